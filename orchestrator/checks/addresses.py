@@ -105,8 +105,8 @@ def _held(fleet: Sequence[Examined]) -> dict[str, list[Examined]]:
     """Nodes by the addresses of their interfaces."""
     held: dict[str, list[Examined]] = {}
     for node in fleet:
-        kinds = [item for item in interfaces_of(node) if item.kind != "loopback"]
-        for address in {str(network.ip) for item in kinds for network in networks_of(item)}:
+        reachable = [item for item in interfaces_of(node) if item.kind != "loopback"]
+        for address in {str(network.ip) for item in reachable for network in networks_of(item)}:
             held.setdefault(address, []).append(node)
     return held
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from contract.events import StepDone, encode_event
 from orchestrator.cli.web import logs as web_logs
-from orchestrator.cli.web.actions import PageActions
+from orchestrator.cli.web.actions import KEPT, PageActions
 from orchestrator.cli.web.address import web_address
 from orchestrator.cli.web.app import WebParts, web_app
 from orchestrator.cli.web.fleet import Refreshed, WatchedFleet
@@ -29,7 +29,7 @@ from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.errors import ConfigError, NodeUnreachableError
+from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError
 from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
@@ -410,6 +410,20 @@ def test_one_action_on_a_run_at_a_time(client: TestClient, parts: WebParts, perf
     assert len(performed.words) == 1
 
 
+def test_an_action_that_is_running_is_never_forgotten(parts: WebParts, performed: Performed) -> None:
+    performed.may_end.clear()
+    actions = parts.actions
+    for number in range(KEPT + 2):
+        actions.confirm("stop", f"r-{number}", actions.ask("stop", f"r-{number}", user="")["confirm"])
+    again = actions.ask("stop", "r-0", user="")["confirm"]
+    with pytest.raises(ConflictError, match="another action on r-0 is running"):
+        actions.confirm("stop", "r-0", again)
+    performed.may_end.set()
+    assert len(ended(parts)) == KEPT + 2
+    actions.examine()
+    assert [one["number"] for one in ended(parts)] == list(range(4, KEPT + 4))
+
+
 def test_the_check_of_the_machines(client: TestClient, parts: WebParts, performed: Performed) -> None:
     finding = {"area": "clock", "id": "clock.skew", "severity": "warning", "node": "beta", "message": "m", "fix": "f"}
     data = {"at": "2026-11-25T01:00:00Z", "unfit": False, "not_checked": {}, "findings": [finding], "nodes": []}
@@ -429,7 +443,7 @@ def test_a_question_is_forgotten_after_a_minute() -> None:
     now, performed = [0.0], Performed()
     actions = PageActions(performed, clock=lambda: now[0])
     key = actions.ask("stop", RUN, user="bea\x1b[1m")
-    assert "which bea has launched" in key["question"]
+    assert "which bea launched" in key["question"]
     now[0] = 61.0
     with pytest.raises(ConfigError, match="not valid any more"):
         actions.confirm("stop", RUN, key["confirm"])

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
@@ -25,7 +24,7 @@ DOCTOR = ("doctor", "--json")
 ASKED_S = 60.0
 """How long a first click is remembered."""
 KEPT, LINES, LONGEST = 10, 40, 500
-"""Newest actions; newest lines of each, and their characters."""
+"""Newest actions, besides older ones that are running; newest lines of each, and their characters."""
 MOST_OUTPUT = 4 * 1024 * 1024
 Perform = Callable[[Sequence[str], Callable[[str], object]], "tuple[int, str]"]
 """Runs a command with these words, gives each line of its messages to the function, returns exit code and stdout."""
@@ -46,7 +45,7 @@ class PageAction:
     def data(self) -> dict[str, Any]:
         return {
             "number": self.number, "verb": self.verb, "run_id": self.run_id, "began": self.began,
-            "lines": list(copy(self.lines)), "code": self.code,
+            "lines": list(self.lines), "code": self.code,
         }  # fmt: skip
 
 
@@ -63,7 +62,7 @@ class PageActions:
     def __init__(self, perform: Perform, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._perform, self._clock, self._lock = perform, clock, Lock()
         self._questions: dict[str, _Question] = {}
-        self._actions: deque[PageAction] = deque(maxlen=KEPT)
+        self._actions: list[PageAction] = []
         self._number = 0
         self.findings: dict[str, Any] | None = None
         """The newest answer of the check of the machines, as `orch doctor --json` has it."""
@@ -72,7 +71,7 @@ class PageActions:
         """Question before an action, and the key that confirms it. `user`: of the run, if that is another one."""
         if verb not in VERBS or not re.fullmatch(RUN_ID, run_id):
             raise UsageError(f"{verb} {run_id}: no action")
-        whose = f", which {printable(user)} has launched," if user else ""
+        whose = f", which {printable(user)} launched," if user else ""
         what = {
             "stop": f"Stop run {run_id}{whose} on all its nodes? A last checkpoint is written first.",
             "restart": f"Stop run {run_id}{whose} with a checkpoint and start it again from there?",
@@ -107,7 +106,8 @@ class PageActions:
                 raise ConflictError(f"another action on {run_id or 'the machines'} is running", hint="wait for its end")
             self._number += 1
             action = PageAction(number=self._number, verb=verb, run_id=run_id, began=time.time())
-            self._actions.append(action)
+            running = [one for one in self._actions[: 1 - KEPT] if one.code is None]
+            self._actions = [*running, *self._actions[1 - KEPT :], action]
         Thread(target=self._carry_out, args=(action, words), daemon=True).start()
         return action
 

@@ -195,7 +195,8 @@ class _Routes:
             key = (await _body(request)).get("confirm")
             if key is not None:
                 return _accepted(self._parts.actions.confirm(verb, run, str(key)).number)
-            known = self._parts.list.data(self._parts.fleet.runs.answer)["runs"]
+            listed = await to_thread.run_sync(self._parts.list.data, self._parts.fleet.runs.answer)  # it reads records
+            known = listed["runs"]
             user = next((row["stranger"] for row in known if row["run_id"] == run), "")
             return Response(as_json(self._parts.actions.ask(verb, run, user=user)), media_type="application/json")
         except OrchError as error:

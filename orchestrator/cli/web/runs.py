@@ -57,14 +57,14 @@ class _HeldRun:
     """The run for the page, as compressed JSON; empty: it is being read for the first time."""
     packed_resources: bytes = b""
     """Its curves of resources, which most answers do not need."""
+    asked: float = 0.0
+    """When a page asked for it last."""
 
     def pack(self, view: dict[str, Any]) -> None:
         curves = view["curves"]
         figures = [one for one in curves if one["group"] != RESOURCES]
         self.packed_resources = _packed([one for one in curves if one["group"] == RESOURCES])
         self.packed = _packed({**view, "curves": figures})
-
-    asked: float = 0.0
 
 
 class RunCurves:
@@ -105,7 +105,7 @@ class RunCurves:
                     self._read_one(held)
                 if self._closed:
                     return
-                if not any(not held.packed for held in self._wanted()):
+                if all(held.packed for held in self._wanted()):
                     self._wake.wait(LOOK_S)
                     self._wake.clear()
 
