@@ -131,6 +131,18 @@ def fold(findings: Sequence[Finding]) -> list[tuple[tuple[str, ...], Finding]]:
     return [(tuple(names), finding) for names, finding in groups.values()]
 
 
+def folded_data(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """Findings for a page: as `fold` has them, the worst first, each with its sentence."""
+    order = list(MARKS)
+    return [
+        {
+            "id": finding.id, "severity": finding.severity.value, "sentence": sentence(names, finding),
+            "cause": finding.cause, "fix": finding.fix,
+        }
+        for names, finding in sorted(fold(findings), key=lambda one: order.index(one[1].severity))
+    ]  # fmt: skip
+
+
 def sentence(names: Sequence[str], finding: Finding) -> str:
     """Message of a finding, with the nodes in front where it does not name them itself."""
     named = all(_names(finding.message, name) for name in names)

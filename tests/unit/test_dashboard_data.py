@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import count
 from threading import Event
 from typing import Any
@@ -29,7 +30,9 @@ from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.render.findings import DoctorReport, doctor_data
 from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.run_events import RunLine
 from tests import lan
 from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
@@ -425,18 +428,27 @@ def test_an_action_that_is_running_is_never_forgotten(parts: WebParts, performed
 
 
 def test_the_check_of_the_machines(client: TestClient, parts: WebParts, performed: Performed) -> None:
-    finding = {"area": "clock", "id": "clock.skew", "severity": "warning", "node": "beta", "message": "m", "fix": "f"}
-    data = {"at": "2026-11-25T01:00:00Z", "unfit": False, "not_checked": {}, "findings": [finding], "nodes": []}
-    performed.output = json.dumps({"data": data})
+    sleep = [Finding.of("power.sleep", name, why="a laptop", targets=("sleep.target",)) for name in ("laptop", "beta")]
+    skew = Finding.of("clock.skew", "beta", case="far", off="47 s behind")
+    report = DoctorReport(
+        at=datetime.now(timezone.utc), nodes=(), findings={"power": tuple(sleep), "clock": (skew,)}, not_checked={},
+        area_seconds={}, seconds=1.0, stage_seconds={},
+    )  # fmt: skip
+    performed.output = json.dumps({"data": doctor_data(report)})
+    folded = [
+        {"id": "clock.skew", "severity": "error", "sentence": skew.message, "cause": skew.cause, "fix": skew.fix},
+        {"id": "power.sleep", "severity": "warning", "sentence": f"laptop, beta: {sleep[0].message}",
+         "cause": sleep[0].cause, "fix": sleep[0].fix},
+    ]  # fmt: skip
     assert client.get("/api/findings").json() == {"findings": None}
     assert client.post("/api/findings", json={}).status_code == 202
     ended(parts)
     assert performed.words == [("doctor", "--json")]
-    assert client.get("/api/findings").json()["findings"]["findings"] == [finding]
+    assert client.get("/api/findings").json()["findings"]["findings"] == folded
     performed.output, performed.code = "no JSON", 4
     client.post("/api/findings", json={})
     assert ended(parts)[-1]["code"] == 4
-    assert client.get("/api/findings").json()["findings"]["findings"] == [finding]  # the last one that was made
+    assert client.get("/api/findings").json()["findings"]["findings"] == folded  # the last one that was made
 
 
 def test_a_question_is_forgotten_after_a_minute() -> None:

@@ -14,8 +14,11 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
+from orchestrator.cli.web.plain import shown
+from orchestrator.render.findings import folded_data
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
+from orchestrator.specs.finding import Finding
 from orchestrator.specs.run import RUN_ID
 
 VERBS = {"stop": ("stop", "--yes"), "restart": ("restart", "--yes", "--detach")}
@@ -65,7 +68,7 @@ class PageActions:
         self._actions: list[PageAction] = []
         self._number = 0
         self.findings: dict[str, Any] | None = None
-        """The newest answer of the check of the machines, as `orch doctor --json` has it."""
+        """The newest answer of the check of the machines: that of `orch doctor --json`, with the findings folded."""
 
     def ask(self, verb: str, run_id: str, *, user: str) -> dict[str, str]:
         """Question before an action, and the key that confirms it. `user`: of the run, if that is another one."""
@@ -129,12 +132,15 @@ class PageActions:
     def _keep_findings(self, output: str) -> None:
         import json
 
+        from pydantic import TypeAdapter
+
         try:
             data = json.loads(output)["data"]
-            kept = {name: data[name] for name in ("at", "unfit", "not_checked", "findings")}
+            kept = {name: data[name] for name in ("at", "unfit", "not_checked")}
+            found = TypeAdapter(list[Finding]).validate_python(data["findings"])
         except (ValueError, KeyError, TypeError):
             return  # it was refused: its lines say why
-        self.findings = kept
+        self.findings = shown({**kept, "findings": folded_data(found)})
 
 
 def perform_here(inventory: Path | None) -> Perform:

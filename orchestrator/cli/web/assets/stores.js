@@ -130,28 +130,15 @@ export function findings(root) {
 function report(data) {
   if (!data) return el("p", { class: "soft" }, "Not checked since this page was started.");
   const gaps = Object.entries(data.not_checked).flatMap(([area, nodes]) => Object.entries(nodes).map(([node, why]) => `${area}: ${node} ${why}`));
-  const order = ["error", "warning", "info"];
-  const found = folded(data.findings).sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
   return [
-    el("p", {}, `checked at ${clock(data.at, true)}: `, data.unfit ? el("b", { class: "bad" }, "a launch would be refused, or may fail") : el("b", { class: "good" }, found.length ? "nothing that keeps a run from working" : "no problems found")),
+    el("p", {}, `checked at ${clock(data.at, true)}: `, data.unfit ? el("b", { class: "bad" }, "a launch would be refused, or may fail") : el("b", { class: "good" }, data.findings.length ? "nothing that keeps a run from working" : "no problems found")),
     gaps.map((one) => el("p", { class: "warn" }, `not checked: ${one}`)),
-    found.map((one) => el(
+    data.findings.map((one) => el(
       "section", { class: `card box ${MARKS[one.severity]}` },
-      el("h2", {}, one.nodes.every((name) => one.message.includes(name)) ? "" : `${one.nodes.join(", ")}: `, one.message, " ", el("small", { class: "soft" }, one.id)),
+      el("h2", {}, one.sentence, " ", el("small", { class: "soft" }, one.id)),
       one.cause ? el("p", { class: "soft" }, one.cause) : null,
       one.fix ? el("p", {}, "fix: ", el("code", {}, one.fix)) : null,
       el("p", { class: "soft" }, el("code", {}, `orch explain ${one.id}`)),
     )),
   ];
-}
-
-// The same finding of several nodes once, with their names.
-function folded(findings) {
-  const groups = new Map();
-  for (const one of findings) {
-    const key = JSON.stringify([one.id, one.severity, one.message, one.cause, one.fix]);
-    if (!groups.has(key)) groups.set(key, { ...one, nodes: [] });
-    if (one.node) groups.get(key).nodes.push(one.node);
-  }
-  return [...groups.values()];
 }
