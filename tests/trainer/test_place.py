@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -82,13 +83,16 @@ def test_kubernetes_gives_peers_and_index_and_their_names_may_come_late() -> Non
     assert network.time_s >= 30
 
 
-def test_a_name_without_an_address_is_named_after_patience() -> None:
+def test_a_name_without_an_address_is_named_after_patience(capsys: pytest.CaptureFixture[str]) -> None:
     network = FakeNetwork(names={"n1": ["127.0.1.1"]})
     with pytest.raises(
         ConfigurationError, match=r"the node n1 has no IPv4 address but 127.0.1.1, after 120 s; try .*getent"
     ):
         find_place(REQUEST, SLURM, network)
     assert network.time_s == 120
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert lines[0] == ("on here the node n1 has no IPv4 address but 127.0.1.1, after 10 s; waiting up to 120 s")
 
 
 @pytest.mark.parametrize(
@@ -338,14 +342,23 @@ echo '@orch {"event": "checkpoint", "t": 1, "step": 5}'
 
 def run_agent(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     (folder / "run.sh").write_text(SCRIPT)
-    words = ("--place", "slurm", "--port", str(free_port()), "--attempt-base", "2", "--stamp-lines", "--restarts", "0")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "ORCH", "PET_"))}
+    words = ("--attempt-base", "2", "--stamp-lines", "--restarts", "0")
     return subprocess.run(
-        (sys.executable, "-m", "trainer.agent", *words, "--script-ranks", "1", "--", "sh", "run.sh"),
+        agent_command(*words),
         cwd=folder,
-        env={**own, "PYTHONPATH": str(ROOT), "ORCH_RUN_DIR": str(folder), **ALONE, **environ},
+        env=agent_environment(folder, **environ),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
+
+
+def agent_command(*words: str) -> tuple[str, ...]:
+    place = ("--place", "slurm", "--port", str(free_port()), *words)
+    return (sys.executable, "-m", "trainer.agent", *place, "--script-ranks", "1", "--", "sh", "run.sh")
+
+
+def agent_environment(folder: Path, **environ: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "ORCH", "PET_"))}
+    return {**own, "PYTHONPATH": str(ROOT), "ORCH_RUN_DIR": str(folder), **ALONE, **environ}
 
 
 def test_an_agent_in_a_job_binds_itself_and_says_so(tmp_path: Path) -> None:
@@ -366,3 +379,35 @@ def test_an_environment_that_does_not_fit_ends_an_agent_with_code_3(tmp_path: Pa
     assert ended.returncode == 3
     assert "Z error: SLURM_NODEID='seven' is not a number from 0 to 0" in ended.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
+
+
+@pytest.mark.parametrize("how", ["signal", "stdin"])
+def test_an_agent_that_waits_for_a_name_ends_when_it_is_asked_to(tmp_path: Path, how: str) -> None:
+    """A container's first process gets no signal that it has no handler for."""
+    waiting = {"SLURM_JOB_NODELIST": "no.such.name.invalid,n2", "SLURM_NODEID": "1"}
+    with subprocess.Popen(
+        agent_command("--end-with-stdin"),
+        cwd=tmp_path,
+        env=agent_environment(tmp_path, **waiting),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ) as agent:
+        try:
+            if how == "signal":
+                deadline = time.monotonic() + 30
+                while not handles(agent.pid, signal.SIGTERM):
+                    assert time.monotonic() < deadline, "SIGTERM has no handler"
+                    time.sleep(0.02)
+                agent.terminate()
+            else:
+                assert agent.stdin
+                agent.stdin.close()
+            assert agent.wait(30) == 143
+        finally:
+            agent.kill()
+
+
+def handles(process: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)

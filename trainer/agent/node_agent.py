@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import sys
 import time
 from dataclasses import asdict, replace
-from threading import Thread
 from types import FrameType
 from typing import IO
 
@@ -33,8 +30,10 @@ from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
 from trainer.agent.sampler import Readings, ResourceSampler
+from trainer.agent.stdin_end import StdinEnd
 
 LOOK_S = 0.25
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PATIENCE_S = 5.0
 """Time for the last lines to be written at the end."""
 ONE_WISH_S = 5.0
@@ -46,8 +45,8 @@ _MARK = EVENT_MARK.encode()
 
 
 class NodeAgent:
-    def __init__(self, options: AgentOptions) -> None:
-        self._options = options
+    def __init__(self, options: AgentOptions, stdin_end: StdinEnd) -> None:
+        self._options, self._stdin_end = options, stdin_end
         self._log = LogWriter(sys.stdout.buffer)
         self._link: CoordinatorLink | None = None
         self._ranks: Ranks | None = None
@@ -57,8 +56,6 @@ class NodeAgent:
         self._asked = 0
         """Number of requests to stop."""
         self._first_asked = 0.0
-        self._abandoned_at: float | None = None
-        """Time at which standard input ended, where that means something."""
         self._over: RankExit | None = None
         self._exit_record = ExitRecord(options.folder, options.node_rank, options.run)
         self._place_files = None
@@ -77,10 +74,8 @@ class NodeAgent:
             self._emit(Finished(**asdict(rank_exit)))
             return EXIT_CODES[rank_exit.outcome]
         adopt_orphans()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
-        if self._options.end_with_stdin:
-            Thread(target=self._watch_stdin, daemon=True, name="stdin").start()
         kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
         self._link = link = kind(self._options, self._log.note)
         self._exit_record.reserve()
@@ -156,7 +151,7 @@ class NodeAgent:
         if self._asked == 1:
             self._asked += 1
             self._ranks.ask_to_stop()
-        if self._abandoned_at is not None and time.monotonic() - self._abandoned_at > LAST_SAVE_S:
+        if self._stdin_end.at is not None and time.monotonic() - self._stdin_end.at > LAST_SAVE_S:
             self._ranks.kill()
         if rank_exit := self._ranks.rank_exit():
             self._ranks = self._ranks if self._ranks.is_done else None
@@ -187,15 +182,6 @@ class NodeAgent:
         self._asked += 1
         if self._asked > 2 and self._ranks:  # the first is counted twice, once it is passed on
             self._ranks.kill()
-
-    def _watch_stdin(self) -> None:
-        """Stop at the end of standard input. The program that holds the other end (`docker run --interactive`, `srun`)
-        may be killed, and can then pass on no signal: without this a container outlives the job that started it."""
-        with contextlib.suppress(OSError):  # closed, or a terminal that is gone: the end, too
-            while os.read(0, 4096):
-                pass
-        self._abandoned_at = time.monotonic()
-        os.kill(os.getpid(), signal.SIGTERM)  # its handler runs in the main thread
 
     # ── Output ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

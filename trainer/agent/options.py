@@ -42,9 +42,6 @@ class AgentOptions:
     """Time for a last checkpoint of ranks that were asked to stop."""
     sample_s: float = 2.0
     """Time between two samples of the node's resources; 0: none are taken."""
-    end_with_stdin: bool = False
-    """Whether the end of standard input means that the program which carries this one is gone, and is a request to
-    stop."""
     place: Place | None = None
     """Place that was bound in a job; None: the command line says it."""
     place_folder: Path = Path()
@@ -130,7 +127,7 @@ def complete(given: argparse.Namespace, environ: Mapping[str, str]) -> AgentOpti
     values = vars(given).copy()
     kind, interface = values.pop("place"), values.pop("interface")
     attempt_base, place_folder = values.pop("attempt_base"), values.pop("place_folder")
-    del values["stamp_lines"]
+    del values["stamp_lines"], values["end_with_stdin"]
     run_id, folder = environ.get(environment.RUN_ID, ""), Path(environ.get(environment.RUN_DIR) or ".")
     if kind == "fixed":
         names, command = tuple(values.pop("nodes").split(",")), tuple(values.pop("command"))

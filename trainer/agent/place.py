@@ -29,6 +29,8 @@ KINDS = ("fixed", "slurm", "kubernetes")
 LONGEST_LIST = 64 * 1024
 """Characters of a list of nodes."""
 RETRY_S = 1.0
+TOLD_EVERY_S = 10.0
+"""Time between two lines about the name that is waited for."""
 LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 _SRUN = "start it by `srun --ntasks-per-node=1`, on all nodes of the job"
@@ -257,17 +259,20 @@ class Resolver:
         """IPv4 addresses by which other machines reach a name, in the same order on all nodes. `own`: the name is this
         machine's, and may lead to loopback alone: none is returned then."""
         network, begin = self._network, self._network.now()
+        told_s = 0.0
         while True:
             found = network.addresses_of(name)
             usable = sorted((one for one in found if not one.startswith("127.")), key=socket.inet_aton)
             if usable or (own and found):
                 return usable
-            if (waited := network.now() - begin) >= self._patience_s:
-                only = f" but {', '.join(found)}" if found else ""
-                raise ConfigurationError(
-                    f"on {network.hostname()} the node {name} has no IPv4 address{only}, after {waited:.0f} s;"
-                    f" try there: getent ahostsv4 {name}"
-                )
+            waited_s = network.now() - begin
+            only = f" but {', '.join(found)}" if found else ""
+            what = f"on {network.hostname()} the node {name} has no IPv4 address{only}, after {waited_s:.0f} s"
+            if waited_s >= self._patience_s:
+                raise ConfigurationError(f"{what}; try there: getent ahostsv4 {name}")
+            if waited_s - told_s >= TOLD_EVERY_S:
+                told_s = waited_s
+                print(f"{what}; waiting up to {self._patience_s:.0f} s", file=sys.stderr, flush=True)
             network.sleep(RETRY_S)
 
 

@@ -1,0 +1,32 @@
+"""The end of standard input as a request to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from threading import Thread
+
+
+class StdinEnd:
+    """The end of standard input.
+
+    The program that holds the other end (`docker run --interactive`, `srun`) may be killed, and can then pass on no
+    signal: without this a container outlives the job that started it.
+    """
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+        """Time of the end by the monotonic clock; None: it has not come, or is not watched."""
+
+    def watch(self) -> None:
+        """Send this process a SIGTERM at the end."""
+        Thread(target=self._watch, daemon=True, name="stdin").start()
+
+    def _watch(self) -> None:
+        with contextlib.suppress(OSError):  # closed, or a terminal that is gone: the end, too
+            while os.read(0, 4096):
+                pass
+        self.at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)  # its handler runs in the main thread
