@@ -135,17 +135,10 @@ def jobset(
     would refuse, with its field.
     """
     from orchestrator.plan.jobset import jobset as as_jobset
-    from orchestrator.plan.pod import cluster_notes, container_of
+    from orchestrator.plan.pod import cluster_notes
 
-    plan, place = _on_kubernetes(context, options, cluster, command)
-    written = _Written(to=cluster.to, as_json=cluster.as_json)
-    return _write(
-        "jobset",
-        plan,
-        as_jobset(plan, place),
-        lambda file: cluster_notes(plan, container_of(plan), place, file),
-        written,
-    )
+    made = _on_kubernetes(context, options, cluster, command)
+    return _write_for_pods("jobset", cluster, made, as_jobset, cluster_notes)
 
 
 @expand(only=(*ON_KUBERNETES, "runtime"))
@@ -161,9 +154,8 @@ def trainjob(
     from orchestrator.plan.trainjob import trainjob as as_trainjob
     from orchestrator.plan.trainjob import trainjob_notes
 
-    plan, place = _on_kubernetes(context, options, cluster, command)
-    written = _Written(to=cluster.to, as_json=cluster.as_json)
-    return _write("trainjob", plan, as_trainjob(plan, place), lambda file: trainjob_notes(plan, place, file), written)
+    made = _on_kubernetes(context, options, cluster, command)
+    return _write_for_pods("trainjob", cluster, made, as_trainjob, trainjob_notes)
 
 
 @expand(
@@ -194,7 +186,7 @@ def sbatch(
     options = with_command(context, options, command)
     loaded = load_inventory(inventory)
     if not options.on:
-        raise UsageError("--on CLUSTER is missing: of which cluster?", hint="orch export sbatch --on uni -n 2 -- gpt2")
+        raise UsageError("--on CLUSTER is missing: which cluster?", hint="orch export sbatch --on uni -n 2 -- gpt2")
     identity = export_identity(name or "", attempt or 0)
     with ready_on(loaded.inventory, options, OutputMode(dry_run=True), identity=identity) as run:
         plan, script, folder = run.plan, run.script, run.plan.nodes[0].folder
@@ -311,6 +303,18 @@ def _image(reference: str) -> str:
     if not _IMAGE.fullmatch(reference):
         raise UsageError(f"--image {reference}: expected the name of an image, such as registry.example/team/mine:1")
     return reference
+
+
+def _write_for_pods(
+    kind: str,
+    cluster: ClusterOptions,
+    made: tuple[Plan, ClusterPlace],
+    render: Callable[[Plan, ClusterPlace], dict[str, Any]],
+    notes: Callable[[Plan, ClusterPlace, str], Iterable[str]],
+) -> int:
+    plan, place = made
+    written = _Written(to=cluster.to, as_json=cluster.as_json)
+    return _write(kind, plan, render(plan, place), lambda file: notes(plan, place, file), written)
 
 
 def _write(

@@ -55,7 +55,6 @@ def jobset(plan: Plan, place: pod.ClusterPlace) -> dict[str, Any]:
 
 
 def _pod(plan: Plan, spec: ContainerSpec, place: pod.ClusterPlace) -> dict[str, Any]:
-    part = pod.one_for_all(plan)
     apart = {
         "labelSelector": {"matchLabels": {pod.LABEL_OF_JOBSET: pod.object_name(plan.run_id)}},
         "topologyKey": "kubernetes.io/hostname",
@@ -76,7 +75,7 @@ def _pod(plan: Plan, spec: ContainerSpec, place: pod.ClusterPlace) -> dict[str, 
                 **pod.command_and_args(spec),
                 "env": pod.variables(plan, spec),
                 "workingDir": spec.working_dir,
-                "resources": pod.resources(spec, part.nproc_per_node if part.device == "cuda" else 0),
+                "resources": pod.resources(plan, spec),
                 "securityContext": pod.security_context(),
                 "volumeMounts": pod.volume_mounts(plan),
             }

@@ -6,7 +6,7 @@ scheduler's environment, and sets the variables that are left out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from contract import environment
@@ -18,6 +18,8 @@ VARIABLES = (
     "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", environment.NODE, environment.NODE_RANK, environment.ATTEMPT,
     "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT",
 )  # fmt: skip
+SET_IN_JOB = (*VARIABLES, "NNODES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "PET_RDZV_ID")
+"""Variables that the agent sets to its place in the job: a user's value would be lost."""
 _RENDEZVOUS = "--rdzv-id"
 
 
@@ -38,6 +40,16 @@ def late_bound(spec: ContainerSpec, *options: str) -> ContainerSpec:
         command=(*agent[:first], *options, *_without(agent[first:], AGENT_OPTIONS), "--", *started),
         environment={name: _without_attempt(value) if name == "PET_RDZV_ID" else value for name, value in kept.items()},
     )
+
+
+def lost_variables(given: Mapping[str, str], *, interface: str = "leave it out") -> list[str]:
+    """Problems of the user's variables that the agent replaces in the job. `interface`: what to do about those of the
+    network interface."""
+    return [
+        f"--env {name}: the agent in the job sets it; {interface if 'IFNAME' in name else 'leave it out'}"
+        for name in given
+        if name in SET_IN_JOB
+    ]
 
 
 def parts_of(command: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -5,6 +5,7 @@ Values are plain dictionaries and lists. `$` is doubled in words and values: Kub
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from contract.failures.owners import EXIT_CODES
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.plan.container import SECRETS_INSIDE
-from orchestrator.plan.late_binding import late_bound, parts_of
+from orchestrator.plan.late_binding import late_bound, lost_variables, parts_of
 from orchestrator.specs import labels
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError
@@ -51,8 +52,11 @@ class ClusterPlace:
 
 
 def object_name(run_id: str) -> str:
-    """The run's id as a DNS-1035 label: a letter first, then small letters, digits and -."""
+    """The run's id as a DNS-1035 label: a letter first, then small letters, digits and -. An id with other characters
+    gets a digest of it: `a.b` and `a_b` are two runs, each with its Secret."""
     name = re.sub(r"[^a-z0-9-]+", "-", run_id.lower()).strip("-")
+    if name != run_id:
+        name = f"{name}-{hashlib.sha256(run_id.encode()).hexdigest()[:6]}"
     return name if name[:1].isalpha() else f"run-{name}"
 
 
@@ -84,6 +88,8 @@ def one_for_all(plan: Plan) -> NodePlan:
 
 def container_of(plan: Plan) -> ContainerSpec:
     """The container of every pod, bound by the agent in it. ConfigError: a value that no pod can get."""
+    if problems := lost_variables(plan.environment):
+        raise ConfigError(f"run {plan.run_id} cannot be a job of Kubernetes", problems=problems)
     own = one_for_all(plan).container
     here = {name: value for name, value in own.environment.items() if name not in _OF_A_LAN}
     options = ("--place", "kubernetes", "--port", str(plan.master_port), "--attempt-base", str(plan.attempt))
@@ -126,13 +132,13 @@ def peers(plan: Plan) -> Iterator[str]:
     return (f"{name}-{JOB}-0-{rank}.{name}" for rank in range(plan.nnodes))
 
 
-def resources(spec: ContainerSpec, gpus: int) -> dict[str, Any]:
+def resources(plan: Plan, spec: ContainerSpec) -> dict[str, Any]:
     """Requests equal to limits: a pod that uses more than it has requested is the first to be evicted."""
-    cpus = round(spec.cpus * 1000)
+    part, cpus = one_for_all(plan), round(spec.cpus * 1000)
     amounts = {
         "cpu": str(cpus // 1000) if cpus % 1000 == 0 else f"{cpus}m",
         "memory": f"{spec.memory_mib}Mi",
-        **({"nvidia.com/gpu": str(gpus)} if gpus else {}),
+        **({"nvidia.com/gpu": str(part.nproc_per_node)} if part.device == "cuda" else {}),
     }
     return {"requests": amounts, "limits": dict(amounts)}
 
@@ -188,8 +194,9 @@ def secret_name(plan: Plan) -> str:
     return object_name(plan.run_id)
 
 
-def cluster_notes(plan: Plan, spec: ContainerSpec, place: ClusterPlace, file: str) -> Iterator[str]:
+def cluster_notes(plan: Plan, place: ClusterPlace, file: str) -> Iterator[str]:
     """Notes for whoever applies the manifest; lines that begin with two spaces are commands."""
+    spec = container_of(plan)
     yield NOT_RUN
     kubectl = f"kubectl --namespace {place.namespace}" if place.namespace else "kubectl"
     if command := _secret_command(plan, spec, kubectl):

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.plan.container import IMAGE_ENVIRONMENT, start_of_agent
-from orchestrator.plan.late_binding import late_bound
+from orchestrator.plan.late_binding import late_bound, lost_variables
 from orchestrator.plan.lines import job_words
 from orchestrator.specs import labels
 from orchestrator.specs.cluster import JOB_PREFIX, ClusterSpec
@@ -156,7 +156,8 @@ def _pyxis_words(spec: ContainerSpec) -> tuple[str, ...]:
 
 def _require_possible(plan: Plan, cluster: ClusterSpec) -> None:
     """ConfigError: the job could not run so, or its text would hold a secret."""
-    problems = [
+    problems = lost_variables(plan.environment, interface=f"set `interface:` of cluster {cluster.name} instead")
+    problems += [
         f"--env {name}: its name or value is that of a secret, and a batch script is a file: --secret {name}"
         for name, value in plan.environment.items()
         if is_sensitive(name, value)

@@ -101,7 +101,8 @@ def stack_notes(plan: Plan, file: str) -> Iterator[str]:
         yield f"  od -An -N32 -tx1 /dev/urandom | tr -d ' \\n' | docker secret create {_secret(plan, AGENTS_TOKEN)} -"
     yield f"  docker stack deploy --resolve-image never --compose-file {shlex.quote(file)} {plan.run_id}"
     yield "every machine has the image and the folder of the project (orch build, orch launch); Swarm copies neither"
-    yield "Swarm drops: no-new-privileges; executable files in /tmp, which it mounts noexec; the name that is the lock"
+    yield "Swarm drops: no-new-privileges; executable files in /tmp, which it mounts noexec"
+    yield "Swarm drops: the lock that prevents two runs on one node"
     yield "Swarm restarts a run that failed by an error of its own code, too, as often as --max-restarts says"
     yield "docker stack rm removes the containers with their logs: docker service logs first"
     if any(part.container.gpus for part in plan.nodes):

@@ -14,7 +14,7 @@ MANAGER = "orch/export"
 
 def trainjob(plan: Plan, place: pod.ClusterPlace) -> dict[str, Any]:
     """The runtime of the cluster makes a JobSet of it; what a TrainJob has no field for is a patch of the runtime."""
-    spec, part = pod.container_of(plan), pod.one_for_all(plan)
+    spec = pod.container_of(plan)
     set_by_runtime = [name for name in KUBEFLOW_SETS if name not in plan.environment]  # a user's own is refused
     patched = {
         "terminationGracePeriodSeconds": spec.stop_timeout_s,
@@ -40,8 +40,8 @@ def trainjob(plan: Plan, place: pod.ClusterPlace) -> dict[str, Any]:
                 **pod.command_and_args(spec),
                 "env": pod.variables(plan, spec, without=set_by_runtime),
                 "numNodes": plan.nnodes,
-                "numProcPerNode": part.nproc_per_node,
-                "resourcesPerNode": pod.resources(spec, part.nproc_per_node if part.device == "cuda" else 0),
+                "numProcPerNode": pod.one_for_all(plan).nproc_per_node,
+                "resourcesPerNode": pod.resources(plan, spec),
             },
             "runtimePatches": [
                 {
@@ -55,6 +55,6 @@ def trainjob(plan: Plan, place: pod.ClusterPlace) -> dict[str, Any]:
 
 def trainjob_notes(plan: Plan, place: pod.ClusterPlace, file: str) -> Iterator[str]:
     """Notes of the cluster, and what a TrainJob cannot say."""
-    yield from pod.cluster_notes(plan, pod.container_of(plan), place, file)
+    yield from pod.cluster_notes(plan, place, file)
     yield f"the runtime {place.runtime} has to have a job and a container called {pod.JOB}, as Kubeflow's own have"
     yield f"dropped: the restart of lost pods and one pod for each machine, which are the runtime's ({place.runtime})"

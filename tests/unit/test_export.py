@@ -19,7 +19,7 @@ from contract.run_folder import AGENTS_TOKEN
 from orchestrator.checks.manifest import manifest_problems
 from orchestrator.fleet.planning.export import Machines, described, export_request, plan_export
 from orchestrator.plan.jobset import jobset
-from orchestrator.plan.pod import ClusterPlace, cluster_notes, container_of, object_name
+from orchestrator.plan.pod import ClusterPlace, cluster_notes, object_name
 from orchestrator.plan.stack import stack
 from orchestrator.plan.trainjob import trainjob
 from orchestrator.render.manifest import manifest_text
@@ -129,6 +129,12 @@ def test_names_of_objects(run: str) -> None:
     assert not name.endswith("-")
 
 
+def test_two_runs_have_two_names() -> None:
+    """One Secret and one JobSet each."""
+    assert len({object_name(run) for run in ("a.b", "a_b", "a-b", "A-b")}) == 4
+    assert object_name("a-b") == "a-b"
+
+
 def test_the_longest_name_fits_as_many_pods_as_can_be_asked_for(orch: Orch) -> None:
     name = "0" * 41
     ran = orch("export", "jobset", "--nodes", "1000", "--name", name, "--", "gpt2")
@@ -156,7 +162,7 @@ def test_the_steps_make_every_key_that_the_manifest_refers_to() -> None:
     )
     plan, place = plan_of(options), ClusterPlace(namespace="ml")
     manifest = jobset(plan, place)
-    line = next(note for note in cluster_notes(plan, container_of(plan), place, "x.yaml") if "create secret" in note)
+    line = next(note for note in cluster_notes(plan, place, "x.yaml") if "create secret" in note)
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     files = {item["key"] for one in pod["volumes"] if "secret" in one for item in one["secret"]["items"]}
     variables = {one["valueFrom"]["secretKeyRef"]["key"] for one in pod["containers"][0]["env"]
@@ -229,6 +235,7 @@ def test_json(orch: Orch) -> None:
         (("-n", "2", "gpt2", "--cpus", "3"), 2, "orch export jobset -n 2 -- gpt2 --cpus 3"),
         (("-n", "2", "--namespace", "My", "--", "gpt2"), 3, "metadata.namespace: 'My' is no DNS label"),
         (("-n", "2", "--claim", "a_b", "--", "gpt2"), 3, "claimName: 'a_b' is no DNS name"),
+        (("-n", "2", "--env", "NODE_RANK=1", "--", "gpt2"), 3, "--env NODE_RANK: the agent in the job sets it"),
         (("-n", "2", "--env", "é=1", "--", "gpt2"), 3, "name: 'é' is no name of a variable"),
         (("-n", "2", "--env", "A=" + "x" * 131072, "--", "gpt2"), 3, "value: longer than 131071 bytes"),
     ],

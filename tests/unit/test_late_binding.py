@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.plan.late_binding import late_bound, parts_of
+from orchestrator.plan.late_binding import SET_IN_JOB, late_bound, lost_variables, parts_of
 from tests import lan
+from trainer.agent.place import Place
 
 PLACE = ("--place", "kubernetes", "--port", "12355", "--attempt-base", "0")
 OURS = ["--nodes", "--node-rank", "--master-addr", "--port", "--", "--rdzv-id", "7", ""]
@@ -32,6 +33,15 @@ def test_no_variable_is_of_one_node() -> None:
     assert bound[0].environment["PET_NNODES"] == "3"
     assert parts_of(bound[0].command)[1] == ("bash", "run.sh")
     assert not {"NODE_RANK", "MASTER_ADDR", "ORCH_NODE", "ORCH_ATTEMPT", "PET_MASTER_PORT"} & set(bound[0].environment)
+
+
+def test_each_variable_that_the_agent_sets_is_named() -> None:
+    """A user's value of another one is kept."""
+    place = Place(
+        names=("n1",), node_rank=0, attempt=0, job="42", restarts=0, address="10.0.0.1", port=20000, interface="eth0"
+    )
+    assert set(place.environment("run", of_script=True)) == set(SET_IN_JOB)
+    assert len(lost_variables(dict.fromkeys(("MINE", *SET_IN_JOB), "1"))) == len(SET_IN_JOB)
 
 
 @given(words=st.lists(st.sampled_from(OURS) | st.text(max_size=5), max_size=6))

@@ -121,6 +121,16 @@ def test_a_secret_is_no_part_of_a_script() -> None:
     assert "hf_secret" not in str(refused.value.problems)
 
 
+def test_a_variable_that_the_agent_sets_is_refused() -> None:
+    given = {"NODE_RANK": "1", "MINE": "kept", "GLOO_SOCKET_IFNAME": "ib0"}
+    with pytest.raises(ConfigError) as refused:
+        batch_script(planned(cluster(), environment=given), cluster())
+    assert refused.value.problems == (
+        "--env NODE_RANK: the agent in the job sets it; leave it out",
+        "--env GLOO_SOCKET_IFNAME: the agent in the job sets it; set `interface:` of cluster uni instead",
+    )
+
+
 def test_a_time_limit_without_time_to_train() -> None:
     with pytest.raises(ConfigError) as refused:
         batch_script(planned(cluster()), cluster(time="2"))

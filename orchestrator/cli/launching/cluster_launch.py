@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.own_code import may_be_copied, own_code
+from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import progress_view, report_error, say, write_document, write_json, write_line
 from orchestrator.fleet.checkpoints.newest import newest_anywhere, steps_lost
@@ -61,6 +61,8 @@ class ClusterRun:
     request: LaunchRequest
     plan: Plan
     script: str
+    code: OwnCode | None
+    """The user's code, which a launch copies to the cluster."""
 
 
 def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *, earlier: Plan | None = None) -> int:
@@ -74,6 +76,8 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
     if not mode.dry_run:
         require_consent(yes=mode.confirmed, look_first="--dry-run")
     with ready_on(inventory, options, mode, earlier=earlier) as run:
+        if run.code:
+            say(f"code: {run.code}, copied to {run.carrier.name} once")
         if mode.dry_run:
             if mode.as_json:
                 write_json({**to_data(run.plan), "script": run.script})
@@ -123,8 +127,6 @@ def ready_on(
         data_command=checked.needs,
         sizes=checked.sizes,
     )
-    if code:
-        say(f"code: {code}, copied to {cluster.name} once")
     carrier = carrier_of(cluster)
     login = lone_login(carrier)
     try:
@@ -138,7 +140,8 @@ def ready_on(
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
         plan = plan_launch(request.at_port(port_of(identity.run_id)), own, identity)
-        yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=batch_script(plan, cluster))
+        script = batch_script(plan, cluster)
+        yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=script, code=code)
     finally:
         login.close()
 

@@ -18,7 +18,6 @@ from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
-MOST_PODS = 1000
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,39}[a-z0-9])?")
 
 
