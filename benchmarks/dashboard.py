@@ -9,6 +9,7 @@ The machines are played, the records are real. The browser part needs `playwrigh
 from __future__ import annotations
 
 import argparse
+import gzip
 import http.client
 import json
 import os
@@ -123,8 +124,6 @@ def read_all(url: str, names: list[str]) -> int:
 
     cookie = get(f"/?{place.query}")[0]["set-cookie"].partition(";")[0]
     path = f"/api/curves?group=train,validation&{'&'.join(f'run={name}' for name in names)}"
-    import gzip
-
     while True:
         headers, body = get(path)
         text = gzip.decompress(body) if headers["content-encoding"] == "gzip" else body

@@ -131,20 +131,13 @@ def _counts(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     step = Counts(kernels=OPTIMIZER_KERNELS, bytes=OPTIMIZER_BYTES * parameters)
     fused = blocks(batch)
-    rest = whole + one.times(-shape.layers)
+    with_blocks = whole + one.times(-shape.layers) + fused.times(shape.layers) + step
+    without_loss = with_blocks + loss.times(-1)
     return {
         "not compiled": whole + step,
-        "blocks compiled": rest + fused.times(shape.layers) + step,
-        f"blocks compiled, loss in chunks of {CHUNK}": rest
-        + loss.times(-1)
-        + fused.times(shape.layers)
-        + chunks
-        + step,
-        "blocks and loss compiled": rest
-        + loss.times(-1)
-        + fused.times(shape.layers)
-        + whole_loss(tokens / SOME)
-        + step,
+        "blocks compiled": with_blocks,
+        f"blocks compiled, loss in chunks of {CHUNK}": without_loss + chunks,
+        "blocks and loss compiled": without_loss + whole_loss(tokens / SOME),
     }
 
 

@@ -135,7 +135,7 @@ class TrainOptions:
         " a little",
     )  # fmt: skip
     optimizer_offload: bool = option(
-        False, "keep the moments of adamw or sgd in pinned CPU memory, from where a GPU gets them in each step"
+        False, "keep the moments of adamw or sgd in pinned CPU memory and copy them to the GPU in each step"
     )
     memory: Literal["off", "auto"] = option(
         "off", "with auto the fastest gradient checkpointing, loss chunk, micro-batch and, last, optimizer state that"
@@ -242,7 +242,7 @@ class TrainOptions:
     keep_hours: float = option(0.0, "keep also all checkpoints of the last H hours", metavar="H", at_least=0)
     profile: int = option(0, "write a trace and a summary of STEPS (10)", metavar="STEPS", without_value=10, at_least=0)
     reporter: str | None = option(
-        None, "classes of your own that get the figures, too, separated by commas (orch docs reporters)",
+        None, "your own classes that also receive the figures, separated by commas (orch docs reporters)",
         metavar="MODULE:CLASS",
     )  # fmt: skip
     prompt: str | None = option(

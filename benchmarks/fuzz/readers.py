@@ -236,7 +236,7 @@ def _bytes(text: str) -> bytes:
 
 def _seated(text: str) -> None:
     environ = dict(line.partition("=")[::2] for line in text.splitlines())
-    (slurm_seat if "ORCH_PEERS" not in environ else kubernetes_seat)(environ)
+    (kubernetes_seat if "ORCH_PEERS" in environ else slurm_seat)(environ)
 
 
 def _greeted(text: str) -> None:

@@ -10,8 +10,8 @@ from contract.cost_model.step_time import NodeSet, node_set, step_s
 
 JUMP = 1.5
 """Gap between two link rates: sets without the nodes below it are tried too."""
-EACH_SIZE = 64
-"""Number of nodes up to which a set of every size is tried; above it, sizes that grow by a 32nd."""
+GROWTH = 32
+"""Sizes of sets that are tried grow by a 32nd, and by at least one node: up to 64 nodes every size is."""
 NEARLY = 0.98
 """Speed, relative to the fastest set, that counts as equal: the measurement is no more precise."""
 
@@ -34,7 +34,7 @@ def _sizes(most: int) -> Iterator[int]:
     size = 2
     while size < most:
         yield size
-        size += max(1, size // 32 if size >= EACH_SIZE else 1)
+        size += max(1, size // GROWTH)
     if most >= 2:
         yield most
 

@@ -53,10 +53,11 @@ def fan_out(
     def in_turn() -> None:
         while not late.is_set():
             with lock:
-                index, item = next(waiting, (-1, None))
-            if index < 0:
+                turn = next(waiting, None)
+            if turn is None:
                 return
-            done.put((index, one(item)))  # type: ignore[arg-type]  # None only where Item allows it
+            index, item = turn
+            done.put((index, one(item)))
 
     def one(item: Item) -> Outcome[Item, Result] | BaseException:
         try:

@@ -7,7 +7,7 @@ ended); the scheduler adds what only it knows while it knows it: whether a job w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.nodes.interface import Completed, LogLine
@@ -80,7 +80,7 @@ class Carried:
     """In order of run and attempt."""
     silence: str = ""
     """Why the scheduler did not answer: attempts without a recorded end are left out then."""
-    strange: tuple[str, ...] = field(default=())
+    strange: tuple[str, ...] = ()
     """Files that no run of orch has written so."""
 
     def newest(self, run_id: str) -> CarriedAttempt | None:

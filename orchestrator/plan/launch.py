@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 from orchestrator.plan.command import is_own_script
@@ -71,29 +70,23 @@ def _node_plans(
     """Every node's part, in order of node_rank; `ports` are the master's and its supervisor's."""
     devices = [device_of(node, own) for node, own in zip(order, facts, strict=True)]
     nprocs = [nproc_of(node, own) for node, own in zip(order, facts, strict=True)]
-    first_ranks = accumulate(nprocs, initial=0)
-    of_all = Placement(  # as of the first node; nothing below that looks at all nodes is asked for each of them
-        node_rank=0,
-        first_rank=0,
-        nproc_per_node=nprocs[0],
-        world_size=sum(nprocs),
-        device=devices[0],
-        interface="",
-        names=tuple(each.name for each in order),
-        master_addr=facts[0].address,
-        master_port=ports[0],
-        supervisor_port=ports[1],
-        backend=backend_of(order, facts),
-    )
+    *first_ranks, world_size = accumulate(nprocs, initial=0)
+    # Computed once, not for each node: they depend on all nodes.
+    names, backend = tuple(each.name for each in order), backend_of(order, facts)
     parts = []
-    for node_rank, (node, own, first_rank) in enumerate(zip(order, facts, first_ranks, strict=False)):
-        place = replace(
-            of_all,
+    for node_rank, (node, own) in enumerate(zip(order, facts, strict=True)):
+        place = Placement(
             node_rank=node_rank,
-            first_rank=first_rank,
+            first_rank=first_ranks[node_rank],
             nproc_per_node=nprocs[node_rank],
+            world_size=world_size,
             device=devices[node_rank],
             interface=interface_of(node, own, facts),
+            names=names,
+            master_addr=facts[0].address,
+            master_port=ports[0],
+            supervisor_port=ports[1],
+            backend=backend,
         )
         parts.append(plan_node(request, identity, node, own, place))
     return tuple(parts)

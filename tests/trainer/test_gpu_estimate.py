@@ -24,12 +24,26 @@ def test_an_uncompiled_loss_moves_its_logits_many_times() -> None:
     assert 30 * logits < many.bytes - few.bytes < 60 * logits
 
 
+def test_a_loss_in_chunks_has_more_kernels_but_moves_fewer_bytes() -> None:
+    """Each chunk has kernels of its own, so even one chunk has more than all tokens at once."""
+
+    def loss_of(chunk: int) -> gpu_estimate.Counts:
+        with FakeTensorMode():
+            return uncompiled(lambda: token_loss(*loss_arguments(SHAPE, 256), chunk))
+
+    whole, one, two, four = (loss_of(chunk) for chunk in (0, 256, 128, 64))
+    assert whole.kernels < one.kernels < two.kernels
+    assert four.kernels - two.kernels == 2 * (two.kernels - one.kernels)
+    assert max(one.bytes, two.bytes, four.bytes) < whole.bytes
+
+
 @pytest.mark.slow
 def test_compiled_a_step_has_fewer_kernels_and_bytes() -> None:
     (found,) = counts(SHAPE, [16])
     plain, blocks, chunks, whole = found.values()
-    assert min(plain.kernels, blocks.kernels, chunks.kernels) > whole.kernels > OPTIMIZER_KERNELS
-    assert plain.bytes > blocks.bytes > whole.bytes
+    assert chunks.kernels > blocks.kernels
+    assert plain.kernels > blocks.kernels > whole.kernels > OPTIMIZER_KERNELS
+    assert plain.bytes > blocks.bytes > chunks.bytes > whole.bytes
     assert seconds_of(SHAPE, 16, plain) > seconds_of(SHAPE, 16, whole)
 
 

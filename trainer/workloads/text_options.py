@@ -65,11 +65,19 @@ def add_preparation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     parser.add_argument("--text-column", metavar="NAME", help=f"default {TEXT_COLUMN}")
     parser.add_argument("--heads", metavar="NAME[:W],…", help=f"{HEADS_HELP} (default {default_heads})")
-    parser.add_argument("--validation-csv", type=Path, metavar="FILE", help="default: part of --csv")
-    parser.add_argument("--validation-share", type=float, default=0.1, metavar="S", help="of --csv (default 0.1)")
+    parser.add_argument(
+        "--validation-csv", type=Path, metavar="FILE", help="rows for validation (default: part of --csv)"
+    )
+    parser.add_argument(
+        "--validation-share", type=float, default=0.1, metavar="S", help="share of --csv for validation (default 0.1)"
+    )
     parser.add_argument("--model-name", default=MODEL_NAME, metavar="NAME", help=f"{MODEL_HELP} (default {MODEL_NAME})")
-    parser.add_argument("--vocab-size", type=int, default=8192, metavar="N", help="of random: models (default 8192)")
-    parser.add_argument("--rows", type=int, default=3000, metavar="N", help="that `demo` makes (default 3000)")
+    parser.add_argument(
+        "--vocab-size", type=int, default=8192, metavar="N", help="vocabulary of a random: model (default 8192)"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=3000, metavar="N", help="rows that --csv demo writes (default 3000)"
+    )
 
 
 def add_prediction(parser: argparse.ArgumentParser) -> None:

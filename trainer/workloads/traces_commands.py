@@ -35,7 +35,7 @@ def add(actions: Actions, kind: Kind) -> None:
     add_options(train, kind.options)
     train.set_defaults(run=kind.train, check=kind.check, packages=kind.packages)
 
-    prepare = actions.add_parser("prepare", help="traces to shards", allow_abbrev=False)
+    prepare = actions.add_parser("prepare", help="convert traces to shards", allow_abbrev=False)
     sources = prepare.add_mutually_exclusive_group(required=True)
     sources.add_argument(
         "--input", type=Path, nargs="+", metavar="PATH", help="JSON lines or CSV files, or folders of them"
@@ -47,12 +47,14 @@ def add(actions: Actions, kind: Kind) -> None:
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     prepare.set_defaults(run=partial(_prepare, kind))
 
-    predict = actions.add_parser("predict", help="how anomalous traces are", allow_abbrev=False)
+    predict = actions.add_parser("predict", help="score how anomalous traces are", allow_abbrev=False)
     _add_inputs(predict)
     predict.add_argument("--output", type=Path, metavar="FILE", help=".jsonl or .csv (default: JSON lines on stdout)")
     predict.set_defaults(run=partial(_predict, kind))
 
-    evaluate = actions.add_parser("evaluate", help="how good a checkpoint is", allow_abbrev=False)
+    evaluate = actions.add_parser(
+        "evaluate", help="measure how well a checkpoint detects anomalies", allow_abbrev=False
+    )
     _add_inputs(evaluate)
     evaluate.add_argument("--pictures", type=Path, metavar="DIR", help="write roc.png and confusion.png there")
     evaluate.set_defaults(run=partial(_evaluate, kind))

@@ -47,30 +47,39 @@ PRESETS = {
 def add_commands(actions: Actions) -> None:
     train = actions.add_parser("train", help="the default action", allow_abbrev=False)
     add_train_options(train)
-    train.add_argument("--preset", choices=PRESETS, help="default: fashion, for small grey images on a CPU")
+    train.add_argument("--preset", choices=PRESETS, help="default: fashion, for small grayscale images on a CPU")
     add_options(train, VisionOptions)
     train.set_defaults(run=_train, check=_check)
 
-    prepare = actions.add_parser("prepare", help="images to memory-mapped pixels", allow_abbrev=False)
+    prepare = actions.add_parser("prepare", help="convert images to memory-mapped pixels", allow_abbrev=False)
     prepare.add_argument(
         "--images", required=True, metavar=f"FOLDER|{FASHION}",
         help=f"FOLDER/CLASS/… or FOLDER/train/CLASS/… and FOLDER/val/CLASS/…; or {FASHION}, from Debian's package",
     )  # fmt: skip
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
-    prepare.add_argument("--image-size", type=int, metavar="N", help=f"of a crop (default 224; 28 for {FASHION})")
     prepare.add_argument(
-        "--stored-size", type=int, metavar="N", help=f"side that is kept (default {ROOM:g} times --image-size)"
+        "--image-size", type=int, metavar="N", help=f"side of a crop in pixels (default 224; 28 for {FASHION})"
     )
-    prepare.add_argument("--grey", action="store_true", help="one channel instead of three")
     prepare.add_argument(
-        "--validation-share", type=float, default=0.1, metavar="SHARE", help="of a FOLDER without val/ (default 0.1)"
+        "--stored-size",
+        type=int,
+        metavar="N",
+        help=f"side of a stored image in pixels (default {ROOM:g} times --image-size)",
+    )
+    prepare.add_argument("--grey", action="store_true", help="one channel (grayscale) instead of three")
+    prepare.add_argument(
+        "--validation-share",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="share of a FOLDER without val/ for validation (default 0.1)",
     )
     prepare.set_defaults(run=_prepare)
 
-    evaluate = actions.add_parser("evaluate", help="a checkpoint, class by class", allow_abbrev=False)
+    evaluate = actions.add_parser("evaluate", help="evaluate a checkpoint, class by class", allow_abbrev=False)
     evaluate.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR", help="its validation split")
     evaluate.add_argument("--out", type=Path, metavar="DIR", help="per_class.json, per_class.csv, confusion.png")
-    predict = actions.add_parser("predict", help="name what pictures show", allow_abbrev=False)
+    predict = actions.add_parser("predict", help="name what images show", allow_abbrev=False)
     predict.add_argument("--images", type=Path, required=True, action="append", metavar="PATH", help="file or folder")
     predict.add_argument("--top", type=int, default=3, metavar="K", help="likeliest classes to name (default 3)")
     form = predict.add_mutually_exclusive_group()

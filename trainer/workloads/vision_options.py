@@ -41,28 +41,28 @@ class VisionOptions:
     )  # fmt: skip
 
     images: Path | None = option(
-        None, "train from this folder instead of prepared data", section="pictures", metavar="FOLDER"
+        None, "train from this folder instead of prepared data", section="images", metavar="FOLDER"
     )
     image_size: int = option(224, "side of a crop in pixels (default: the preset's)", at_least=8)
-    grey: bool = option(False, "with --images: one channel instead of three")
+    grey: bool = option(False, "with --images: one channel (grayscale) instead of three")
     cache_mib: int | None = option(
-        None, "with --images: memory for decoded pictures (default: ¼ of the free memory)", at_least=0,
+        None, "with --images: memory for decoded images (default: ¼ of the free memory)", at_least=0,
         constants={"--no-cache": 0},
     )  # fmt: skip
-    flip: bool = option(True, "mirror half of the pictures")
+    flip: bool = option(True, "mirror half of the images")
     crop_padding: int | None = option(
-        None, "black pixels around a picture that a crop may include (default: an eighth of the crop if pictures are no"
+        None, "black pixels around an image that a crop may include (default: an eighth of the crop if images are no"
         " larger, otherwise 0)", at_least=0,
     )  # fmt: skip
     randaugment: tuple[int, float] | None = option(
-        None, "N operations of magnitude M (of 30) on each picture; 2,9 without a value; off: none (default: the"
+        None, "N operations of magnitude M (of 30) on each image; 2,9 without a value; off: none (default: the"
         " preset's)", metavar="N,M", read=_operations, without_value=(2, 9.0),
     )  # fmt: skip
     mixup: float = option(
         0.0, "mix pairs by Beta(ALPHA, ALPHA), 0 disables it (default: the preset's)", metavar="ALPHA", at_least=0
     )
     erase: float = option(
-        0.0, "share of pictures of which a part is erased (default: the preset's)", metavar="P", at_least=0, at_most=1
+        0.0, "share of images of which a part is erased (default: the preset's)", metavar="P", at_least=0, at_most=1
     )
 
     focal_loss: float = option(

@@ -32,8 +32,6 @@ WARM = 0.25
 """Share of that time if the kernels are in the cache: 2.6 of 15 s measured, and the rest is for slow disks."""
 REFERENCE_S = 0.05
 """Time of `_work` on the machine of these figures."""
-
-
 VARIED = 2.0
 """Compilations where batches have many shapes: the second shape makes torch compile for any size."""
 LIKELY_SAVED = {"cpu": 0.0, "cuda": 0.6}

@@ -111,7 +111,7 @@ class PassTimer:
             self._unwatch()
             return
         self._watches = True
-        self._operators.__enter__()  # type: ignore[no-untyped-call]
+        self._operators.__enter__()  # type: ignore[no-untyped-call]  # torch's own gap
         self._began, self._wall_began = self._now(), time.perf_counter()
 
     def _enter_forward(self, region: nn.Module, inputs: tuple[object, ...]) -> None:
@@ -162,7 +162,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Times of the operators that stay, whether called from Python, by autograd or by other operators."""
 
     def __init__(self, now: Callable[[], Mark]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own gap
         self.inside = False
         """Whether what runs is to be compiled."""
         self.seen = self.seen_inside = 0
