@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.cli.consent import require_consent
+from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode, RunToStopArgument, TimeoutToStopOption
@@ -27,7 +27,7 @@ def restart(
     Checks, plan and confirmation come first, while the run is active: if anything is refused, the run continues. If a
     node cannot be stopped, nothing is started.
     """
-    from orchestrator.cli.launching.cluster_launch import earlier_on
+    from orchestrator.cli.launching.cluster_launch import earlier_on, ready_on, tell_job
     from orchestrator.cli.launching.run_launch import earlier_plan, ready, run_launch
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
     from orchestrator.cli.launching.view import confirm
@@ -38,9 +38,14 @@ def restart(
     with at_hand(loaded.inventory.holders, run) as running:
         options = replace(options, resume=running.run.run_id)
         by = f", launched by {running.stranger}," if running.stranger else ""
-        question = f"Stop run {running.run.run_id}{by} with a checkpoint and resume it as shown?"
-        if on_cluster := earlier_on(loaded.inventory, options):  # submitted again as it was; its scheduler checks it
-            earlier, confirmed = None, mode.confirmed or confirm(on_cluster, question)
+        question = f"Stop run {running.run.run_id}{by} and resume it as shown?"
+        if before := earlier_on(loaded.inventory, options):
+            earlier = None  # `run_launch` reads it again, with the nodes of its last attempt
+            on_cluster = replace(options, on=before.cluster)
+            with ready_on(loaded.inventory, on_cluster, mode, earlier=before, ending=True) as job:
+                if not mode.confirmed:
+                    tell_job(job)
+                confirmed = agreed(question, yes=mode.confirmed, default=True)
         else:
             earlier = earlier_plan(loaded.inventory, options, mode)
             with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):

@@ -45,7 +45,7 @@ def after(past: Sequence[LogLine], since: str) -> Sequence[LogLine]:
     for index in range(len(past) - 1, -1, -1):
         if past[index].time == since:
             return past[index + 1 :]
-    return list(_later(past, since))
+    return list(later(past, since))
 
 
 def resumed(ask: Ask, since: str, *, follow: bool) -> Iterator[LogLine]:
@@ -56,7 +56,7 @@ def resumed(ask: Ask, since: str, *, follow: bool) -> Iterator[LogLine]:
     while True:
         past = list(ask(False, WINDOW))
         met = any(line.time == last for line in past)
-        for line in after(past, last) if met or len(past) < WINDOW else _later(ask(False, None), last):
+        for line in after(past, last) if met or len(past) < WINDOW else later(ask(False, None), last):
             met, last = True, line.time
             yield line
         if not follow:
@@ -75,7 +75,7 @@ def resumed(ask: Ask, since: str, *, follow: bool) -> Iterator[LogLine]:
                 return
 
 
-def _later(lines: Iterable[LogLine], since: str) -> Iterator[LogLine]:
+def later(lines: Iterable[LogLine], since: str) -> Iterator[LogLine]:
     """Lines from that of this time, or the first later one, to the end, regardless of their times."""
     met = False
     for line in lines:

@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -14,7 +15,7 @@ from threading import Lock
 from contract.log_lines import readable
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.interface import Completed, LogLine, Node
-from orchestrator.nodes.log_stream import after
+from orchestrator.nodes.log_stream import WINDOW, after, later
 from orchestrator.nodes.slurm_answers import (
     LONGEST_FILE,
     MOST_RUNS,
@@ -100,6 +101,14 @@ _READ = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 cd -- "$folder/runs/$2/logs" 2>/dev/null && [ -f "$3" ] || exit 4
 tail -c "+$4" -- "$3" | head -c "$5"
+"""
+# $1: the project's folder, $2: the run, $3: a log, $4: a number of lines. The answer is the number of bytes before so
+# many newest lines. The size is taken first: the log may grow meanwhile.
+_BEFORE_NEWEST = """
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cd -- "$folder/runs/$2/logs" 2>/dev/null && [ -f "$3" ] || { echo 0; exit 0; }
+size=$(wc -c < "$3")
+echo $((size - $(head -c "$size" -- "$3" | tail -n "$4" | wc -c)))
 """
 
 
@@ -192,11 +201,18 @@ class SlurmCarrier:
     def lines(
         self, attempt: CarriedAttempt, rank: int, *, follow: bool = False, since: str = "", tail: int | None = None
     ) -> Iterator[LogLine]:
-        log = _LogFile(self, attempt, f"{rank}.{attempt.job}.{attempt.restart}.log")
-        past = log.new_lines() if since or tail is not None else None
-        if past is not None:
-            new = after(past, since) if since else past
-            yield from new if tail is None else new[max(0, len(new) - tail) :]
+        name = f"{rank}.{attempt.job}.{attempt.restart}.log"
+        log = _LogFile(self, attempt, name)
+        if since:
+            log.skip_to_newest(WINDOW)
+            past = list(log.new_lines())
+            new: Iterable[LogLine] = after(past, since)
+            if not any(line.time == since for line in past):  # more lines than that were written since
+                log = _LogFile(self, attempt, name)
+                new = later(log.new_lines(), since)
+            yield from new if tail is None else deque(new, maxlen=tail)
+        elif tail is not None:
+            log.skip_to_newest(tail)
         while True:
             over = not follow or self._is_over(attempt)  # before reading: what comes after the end is read, too
             yield from log.new_lines()
@@ -216,6 +232,13 @@ class SlurmCarrier:
             for chunk in self.login.stream(["sh", "-c", _READ, "sh", *words], timeout_s=ASK_S):
                 answer += chunk
         return answer
+
+    def size_before(self, run_id: str, name: str, newest: int) -> int:
+        """Bytes of a log before so many newest lines; 0 where it has fewer, or does not exist yet."""
+        words = [self.cluster.folder, run_id, name, str(newest)]
+        answer = self.login.run(["sh", "-c", _BEFORE_NEWEST, "sh", *words], timeout_s=ASK_S)
+        text = answer.stdout.strip()
+        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
 
     def _is_over(self, attempt: CarriedAttempt) -> bool:
         now = self.now(attempt)
@@ -320,16 +343,18 @@ class _LogFile:
         self._rest, self._time = b"", attempt.bound_at
         self.size = 0
 
-    def new_lines(self) -> list[LogLine]:
+    def skip_to_newest(self, lines: int) -> None:
+        """Begin with so many newest lines. If the first one is Slurm's own, it has the time of the attempt's start."""
+        self.size = self._carrier.size_before(self._run_id, self._name, lines)
+
+    def new_lines(self) -> Iterator[LogLine]:
         """The whole lines that were written since the last call."""
-        lines = list[LogLine]()
         while chunk := self._carrier.read_log(self._run_id, self._name, self.size):
             self.size += len(chunk)
             *whole, self._rest = (self._rest + chunk).split(b"\n")
-            lines += map(self._line, whole)
+            yield from map(self._line, whole)
             if len(chunk) < CHUNK:
                 break
-        return lines
 
     def last_line(self) -> list[LogLine]:
         """A last line without its end."""

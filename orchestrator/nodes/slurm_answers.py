@@ -19,6 +19,8 @@ MOST_RUNS = 100
 """Newest runs that are looked at."""
 LONGEST_FILE = 128 * 1024
 """Bytes of a file in a run's folder: names and addresses of 4096 nodes."""
+MOST_RANKS = 1024
+"""Ranks of a node, as an inventory may ask for them."""
 STOPPED = 143
 KILLED = 137
 
@@ -151,6 +153,7 @@ def _add_file(files: RunFiles, match: re.Match[str], content: str) -> None:
 
 def _submission(values: Any) -> _Submission:
     found = {str(name): str(text) for name, text in values["labels"].items()}
+    _number(found.get(names_of.LABEL_NPROC, 1), MOST_RANKS)
     return _Submission(
         job=_job(values["job"]),
         attempt=_number(values["attempt"], MOST_ATTEMPTS),
@@ -299,7 +302,8 @@ SUBMIT_PROBLEMS: tuple[tuple[str, str, str], ...] = (
     (r"invalid partition", "there is no such partition", "sinfo -o '%P %a %l %D'"),
     (r"[Ii]nvalid account|account/partition", "the account does not exist, or may not use the partition",
      "sacctmgr show assoc user=$USER format=account,partition,qos"),
-    (r"[Ii]nvalid qos", "the QOS does not exist, or is not yours", "sacctmgr show assoc user=$USER format=account,qos"),
+    (r"[Ii]nvalid qos", "the QOS does not exist, or you may not use it",
+     "sacctmgr show assoc user=$USER format=account,qos"),
     (r"accounting/QOS policy|QOS.*Limit|Assoc.*Limit|job submit limit", "a limit of the account or the user is reached",
      "sacctmgr show assoc user=$USER format=account,qos,maxjobs,maxsubmit,maxtres; squeue --me"),
     (r"time limit", "the time limit is not valid here", "sinfo -o '%P %l'"),

@@ -26,7 +26,8 @@ def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:
         raise ConfigError(f"no node that answered holds a checkpoint {which}", hint="orch checkpoints ls")
     if wanted and len(matching) > 1:
         raise ConfigError(
-            f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}", hint="say more of its id"
+            f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}",
+            hint="orch runs   # then give more of its id",
         )
     return matching[0]
 

@@ -218,7 +218,7 @@ def test_restart_shows_the_plan_with_the_ports_that_the_run_gives_back(orch: Orc
     busy = lan.probe_answer("alpha", listening="3043 3044")  # 12355 and 12356, in hexadecimal
     here.nodes["alpha"].answers[("sh", "-c", probe.SCRIPT, "*")] = (0, busy, "")
     ran = orch("restart", run_id, on=here, says=False)
-    assert ran.asked == (f"Stop run {run_id} with a checkpoint and resume it as shown?",)
+    assert ran.asked == (f"Stop run {run_id} and resume it as shown?",)
     assert f"master alpha {lan.address_of('alpha')}:12355" in ran.err
     assert f"nothing was stopped: run {run_id} is as it was" in ran.err
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm, slurm
+from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
@@ -461,6 +463,105 @@ def test_restart_stops_and_submits_again(uni: Cluster) -> None:
     assert json_data(ran.out) == {"run_id": run, "job": "2"}
     assert uni("supervise", run).code == 2
     assert uni("stop", run).code == 0
+
+
+def test_a_restart_that_is_refused_stops_nothing(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that this computer has no more, and a time limit that is too short."""
+    monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
+    ran = uni.launch("--detach", "--json", "--secret", "HF_TOKEN", STEPS="2000", MODE="no checkpoint")
+    run = str(json_data(ran.out)["run_id"])
+    until(lambda: uni.job()["steps"])
+    monkeypatch.delenv("HF_TOKEN")
+    ran = uni("restart", run, "--detach")
+    assert ran.code == 3
+    assert "--secret HF_TOKEN" in ran.err
+    monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
+    uni.write(time="2")
+    ran = uni("restart", run, "--detach")
+    assert ran.code == 3
+    assert "at least 180 s" in ran.err
+    assert uni.status(run)["state"] == "running"
+    assert uni("stop", run).code == 0
+
+
+def test_a_secret_is_hidden_on_another_computer_too(
+    uni: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
+    ran = uni.launch("--detach", "--json", "--secret", "HF_TOKEN", STEPS="2000", MODE="no checkpoint")
+    run = str(json_data(ran.out)["run_id"])
+    folder = uni.run_folder(run)
+    log = folder / "logs" / "1.1.0.log"
+    until(lambda: uni.job()["steps"] and log.exists() and "hello" in log.read_text())
+    with log.open("a") as file:
+        file.write("2100-01-01T00:00:00.000000Z the token is hf_of_ana\n")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    said = uni("logs", run).out
+    assert "the token is" in said
+    assert "hf_of_ana" not in said
+    assert (folder / "secrets" / "HF_TOKEN").read_text() == "hf_of_ana"
+    assert uni("stop", run, "--yes").code == 0
+    assert not (folder / "secrets").exists()
+
+
+def test_a_job_that_was_killed_leaves_no_secret(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
+
+    def kill() -> None:
+        until(lambda: uni.state.joinpath("1.json").exists() and uni.job()["steps"])
+        until(lambda: list(uni.workspace.rglob("place-*.json")))
+        fake_slurm.send([uni.job()["batch"], *uni.job()["steps"]], signal.SIGKILL)
+
+    killer = Thread(target=kill)
+    killer.start()
+    ran = uni.launch("--secret", "HF_TOKEN", STEPS="2000")
+    killer.join()
+    assert ran.code == 1, ran.err
+    assert list(uni.workspace.rglob("logs"))
+    assert not list(uni.workspace.rglob("secrets"))
+
+
+def test_the_newest_lines_alone_are_read(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log of any size; and lines after the last known one, whether it is among those or not."""
+    submitted = slurm.SlurmCarrier(connect_login(uni), ClusterSpec.model_validate({"name": "uni", **uni.keys}))
+    attempt = CarriedAttempt(run_id="t-1", attempt=0, job="1", restart=0, labels={}, nnodes=1, status="exited")
+    log = uni.run_folder("t-1") / "logs" / "0.1.0.log"
+    log.parent.mkdir(parents=True)
+    texts = [f"{number:05}" + "x" * 995 for number in range(3000)]
+    times = [f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000000Z" for number in range(3000)]
+    log.write_text("".join(f"{one} {text}\n" for one, text in zip(times, texts, strict=True)))
+    read = list[int]()
+    whole = submitted.read_log
+
+    def counted(run_id: str, name: str, offset: int) -> bytes:
+        found = whole(run_id, name, offset)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(submitted, "read_log", counted)
+
+    def lines(**asked: Any) -> list[str]:
+        read.clear()
+        return [line.text for line in submitted.lines(attempt, 0, **asked)]
+
+    assert lines(tail=3) == texts[-3:]
+    assert sum(read) < 4000
+    assert lines(tail=0) == []
+    assert lines(since=times[2995]) == texts[2996:]
+    assert sum(read) < 1_100_000
+    assert lines(since=times[2995], tail=2) == texts[2998:]
+    assert lines(since=times[10]) == texts[11:]
+    assert lines() == texts
+
+
+@pytest.mark.parametrize("number", ["two", "-1", "99999", ""])
+def test_a_damaged_record_of_a_job_is_left_out(number: str) -> None:
+    labels = {names_of.LABEL_RUN: "t-1", names_of.LABEL_PROJECT: "orch", names_of.LABEL_NPROC: number}
+    content = json.dumps({"job": "7", "attempt": 0, "nnodes": 1, "labels": labels})
+    found = carried(read_look(f"file\tt-1/submitted-0.json\t{content}\nsqueue\t0\n"), {}, "orch")
+    assert found.attempts == ()
+    assert found.strange == ("t-1/submitted-0.json is not understood and left out",)
 
 
 def test_a_checkpoint_that_is_gone_is_not_started_from_the_beginning_unasked(uni: Cluster) -> None:

@@ -18,6 +18,7 @@ from orchestrator.fleet.connect import carrier_of
 from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.request import new_identity
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.runs.submit import next_attempt, submit
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
 from orchestrator.nodes.carrier import CarriedAttempt
@@ -85,7 +86,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
                 write_document(run.script)
             return EXIT_OK
         if not mode.as_json:
-            _tell(run.plan, run.carrier.cluster)
+            tell_job(run)
         if not mode.confirmed and not agreed("Submit it?", yes=False, default=True):
             say("nothing was submitted")
             return EXIT_INTERRUPTED
@@ -110,9 +111,11 @@ def ready_on(
     *,
     earlier: Plan | None = None,
     identity: RunIdentity | None = None,
+    ending: bool = False,
 ) -> Iterator[ClusterRun]:
     """Yield the plan and the text of its job: all that precedes the first change on the cluster. `identity`: of a new
-    run, in the place of one by the time and by chance."""
+    run, in the place of one by the time and by chance. `ending`: the earlier attempt is still active and will have been
+    stopped."""
     cluster = inventory.cluster(options.on)
     if wrong := [flag for name, flag in NOT_THERE.items() if name in options.given]:
         raise UsageError(
@@ -132,11 +135,13 @@ def ready_on(
     try:
         facts = cluster_facts(login, cluster, request, assume=mode.dry_run)
         if not facts.home:
-            say(f"note: {cluster.name} did not answer: user id and home are a guess")
+            say(f"note: {cluster.name} did not answer: its user id and home folder are assumed")
         if request.data_command:
             _require_data(facts, request.data_command, dry_run=mode.dry_run)
+        if not mode.dry_run:
+            require_values(request.secrets, request.environment, os.environ)
         identity = identity or new_identity(options.name, earlier)
-        if earlier:
+        if earlier and not ending:
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
         plan = plan_launch(request.at_port(port_of(identity.run_id)), own, identity)
@@ -178,7 +183,10 @@ def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
     if plans and plans[0].cluster:
         if len(records) > 1 and not any(record.run_id == options.resume for record in records):
             names = ", ".join(record.run_id for record in records)
-            raise ConfigError(f"{len(records)} runs begin with {options.resume}: {names}", hint="say more of its id")
+            raise ConfigError(
+                f"{len(records)} runs begin with {options.resume}: {names}",
+                hint="orch runs   # then give more of its id",
+            )
         inventory.cluster(plans[0].cluster)  # refuse one that is gone
         return plans[0]
     if options.on:
@@ -244,8 +252,9 @@ def _then(run: str) -> str:
     return f"  → orch logs -f {run}   orch status {run}   orch stop {run}"
 
 
-def _tell(plan: Plan, cluster: ClusterSpec) -> None:
+def tell_job(run: ClusterRun) -> None:
     """Print the plan before the question."""
+    plan, cluster = run.plan, run.carrier.cluster
     words = [
         f"partition {cluster.partition}" if cluster.partition else "",
         f"time {cluster.time}" if cluster.time else "",

@@ -92,4 +92,7 @@ def _only(found: Collection[str], wanted: str) -> str:
     """The run with this id, otherwise the only one that begins with it."""
     if wanted in found or len(found) == 1:
         return wanted if wanted in found else next(iter(found))
-    raise ConfigError(f"{len(found)} runs begin with {wanted}: {', '.join(sorted(found))}", hint="say more of its id")
+    raise ConfigError(
+        f"{len(found)} runs begin with {wanted}: {', '.join(sorted(found))}",
+        hint="orch runs   # then give more of its id",
+    )

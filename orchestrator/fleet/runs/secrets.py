@@ -19,12 +19,14 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
 
 LARGEST = 512 * 1024
 """Bytes of a secret."""
 TOKEN_BYTES = 32
 _FOLDER = re.compile(r"(/dev/shm/orch-\d+)/([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)")
+_SHARED = re.compile(rf"(~?(?:/[A-Za-z0-9._+@-]+)+/runs/{RUN_ID})/(secrets)")
 
 # Constants for the node's shell: $1 folder of this user's secrets, $2 that of this run's part, $3 name.
 # Another user may write to /dev/shm too, and could have made $1 first.
@@ -34,7 +36,8 @@ mkdir -p "$1/$2" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 700 "$1" || exit 1
 cat > "$1/$2/.$3" && chmod 400 "$1/$2/.$3" && mv -f "$1/$2/.$3" "$1/$2/$3"
 """
 _READ = """
-for file in "$1/$2"/*; do [ -f "$file" ] && cat "$file" && echo; done
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+for file in "$folder/$2"/*; do [ -f "$file" ] && cat "$file" && echo; done
 exit 0
 """
 _REMOVE = """
@@ -89,8 +92,11 @@ def place_secrets(node: Node, part: NodePlan, values: Mapping[str, bytes]) -> No
 
 
 def remove_secrets(node: Node, folder: str) -> None:
-    """Remove a container's folder of secrets; `folder` is from its label, empty for a container without secrets."""
-    if folder:
+    """Remove a container's folder of secrets; `folder` is from its label, empty for a container without secrets.
+
+    One on shared storage stays: it belongs to a job, which may still need it on other nodes and removes it at its end.
+    """
+    if folder and not _SHARED.fullmatch(folder):
         top, inner = _folder(folder)
         node.run(["sh", "-c", _REMOVE, "sh", top, inner]).check(f"removing {folder}")
 
@@ -113,11 +119,16 @@ def place_token(parts: Sequence[tuple[Node, NodePlan]], run_id: str) -> Sequence
     return fan_out(parts, place) if len(parts) > 1 else ()
 
 
+def shared_folder(run_folder: str) -> str:
+    """Folder of a job's secrets in the run's folder."""
+    return f"{run_folder}/secrets"
+
+
 def place_shared(node: Node, run_folder: str, values: Mapping[str, bytes]) -> None:
     """Secrets and a new token of the agents in the run's folder, for nodes that share it: readable by its user alone.
     The job removes the secrets when it ends."""
     for name, value in values.items():
-        placed = node.run(["sh", "-c", _PLACE, "sh", f"{run_folder}/secrets", ".", name], stdin=value)
+        placed = node.run(["sh", "-c", _PLACE, "sh", shared_folder(run_folder), ".", name], stdin=value)
         placed.check(f"handing over the secret {name}")
     argv = ["sh", "-c", _PLACE_AGENTS, "sh", run_folder, AGENTS_TOKEN, node.name]
     token = random.token_hex(TOKEN_BYTES).encode()
@@ -128,7 +139,9 @@ def veil_at(node: Node, folder: str, known: Veil) -> Veil:
     """Return `known` extended by the secrets in this folder of the node: for readers on any computer."""
     if not folder:
         return known
-    return known.and_over([node.run(["sh", "-c", _READ, "sh", *_folder(folder)]).stdout])
+    shared = _SHARED.fullmatch(folder)
+    words = shared.groups() if shared else _folder(folder)
+    return known.and_over([node.run(["sh", "-c", _READ, "sh", *words]).stdout])
 
 
 def veil_of(plan: Plan, environment: Mapping[str, str] = os.environ) -> Veil:

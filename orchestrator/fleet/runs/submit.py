@@ -11,12 +11,13 @@ from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.artifacts import ProjectDir, bring
 from orchestrator.fleet.runs.launch import prepare
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import place_shared, require_values, secret_values
+from orchestrator.fleet.runs.secrets import place_shared, require_values, secret_values, shared_folder
 from orchestrator.nodes.carrier import Carried
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.plan.sbatch import NODE_LABELS, run_folder
 from orchestrator.specs.errors import ConflictError, OrchError
+from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import Plan
 
 
@@ -44,6 +45,8 @@ def submit(
         place_shared(login, run_folder(plan), values)
         labels = plan.nodes[0].container.labels.items()
         of_run = {name: text for name, text in labels if name not in NODE_LABELS}
+        if values:  # for readers of the logs on other computers
+            of_run[LABEL_SECRETS] = shared_folder(run_folder(plan))
         job = carrier.submit(run_folder(plan), plan.attempt, script, of_run, plan.nnodes)
     except BaseException:  # Ctrl-C too
         record.forget_intent()

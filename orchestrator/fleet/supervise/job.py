@@ -16,7 +16,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome
 from orchestrator.fleet.supervise.follow import Follower
-from orchestrator.nodes.carrier import CarriedAttempt
+from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
 from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.plan.recovery import End, Update
@@ -48,8 +48,11 @@ def follow_job(carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: 
         callbacks.update(Replanned(plan=plan))
         outcome = _follow_attempt(carrier, plan, attempt, record, callbacks)
         done = attempt.attempt
-        newest = carrier.runs(plan.run_id, fresh=True).newest(plan.run_id)
+        newest = _known(carrier, plan, callbacks).newest(plan.run_id)
         if newest is None or newest.attempt <= done:
+            if plan.secrets and newest and newest.is_over:  # a batch script that was killed has left them
+                with suppress(OrchError):
+                    carrier.drop_secrets(plan.run_id)
             with suppress(OSError):  # a full disk was reported when the lines did not fit
                 record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
             return outcome
@@ -57,19 +60,9 @@ def follow_job(carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: 
 
 def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int) -> CarriedAttempt:
     """The first attempt after that one that has nodes, or that is over without any."""
-    last, quiet = ("", ""), False
+    last = ("", "")
     while True:
-        try:
-            found = carrier.runs(plan.run_id, fresh=True)
-            if found.silence:
-                raise carrier.silent(found)
-            quiet = False
-        except OrchError as error:
-            if not quiet:
-                callbacks.silent(error)
-            quiet = True
-            carrier.rest(LOOK_EVERY_S)
-            continue
+        found = _known(carrier, plan, callbacks)
         newer = [one for one in found.attempts if one.run_id == plan.run_id and one.attempt > after]
         known = min(newer, key=lambda one: one.attempt, default=None) or found.newest(plan.run_id)
         if known is None:
@@ -83,6 +76,22 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
             callbacks.waiting(known)
         if known.names or known.is_over:
             return known
+        carrier.rest(LOOK_EVERY_S)
+
+
+def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carried:
+    """The run's attempts, once the login node and its scheduler answer."""
+    quiet = False
+    while True:
+        try:
+            found = carrier.runs(plan.run_id, fresh=True)
+            if not found.silence:
+                return found
+            raise carrier.silent(found)
+        except OrchError as error:
+            if not quiet:
+                callbacks.silent(error)
+            quiet = True
         carrier.rest(LOOK_EVERY_S)
 
 
