@@ -43,7 +43,7 @@ GROUP = CommandGroup(
 )
 def up(
     *,
-    nodes: int = typer.Option(5, metavar="N", help="Number of machines."),
+    nodes: int = typer.Option(5, "-n", "--nodes", metavar="N", help="Number of machines."),
     link: str | None = typer.Option(
         None, metavar="SPEED", help="Speed of every link in kbit, mbit or gbit per second (off: unlimited)."
     ),
