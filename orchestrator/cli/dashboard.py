@@ -54,7 +54,7 @@ def dashboard(
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
             f"the dashboard needs {' and '.join(lacking)}, which are an extra of this package",
-            hint="pip install 'orch[dashboard]'   (or: uv tool install 'orch[dashboard]')",
+            hint="in the clone of orch: uv tool install '.[dashboard]'   # or: pip install '.[dashboard]'",
         )
     address = web_address(bind, port, tls_cert, tls_key)
     chosen = _chosen(inventory, run, nodes)

@@ -153,7 +153,7 @@ def require_python(machine: SimulatedNode, python: JobsPython) -> None:
         return
     last = (text.strip().splitlines() or ["no output"])[-1]
     if "No module named" in last:
-        hint = "pip install 'orch[trainer]' into the Python that runs orch"
+        hint = "in the clone of orch, with the Python that runs orch: pip install '.[trainer]'"
     else:
         hint = "--base IMAGE with the distribution of this computer, whose libraries this Python was built for"
     raise EngineError(f"jobs cannot run {python.executable}: {last}", node=machine.name, hint=hint)

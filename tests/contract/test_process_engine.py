@@ -176,7 +176,7 @@ def test_torchrun_is_that_of_this_python_or_an_error_says_what_to_install(engine
         return
     with pytest.raises(EngineError, match="has no torch") as raised:
         engine.create(torchrun)
-    assert "orch[trainer]" in raised.value.hint
+    assert "'.[trainer]'" in raised.value.hint
 
 
 def test_there_are_no_images(engine: ProcessEngine) -> None:

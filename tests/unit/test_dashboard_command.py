@@ -69,7 +69,7 @@ def test_3_without_the_extra(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> Non
     ran = orch("dashboard", on=lan.lan(*THREE))
     assert (ran.code, ran.out) == (3, "")
     assert "no_such_package" in ran.err
-    assert "pip install 'orch[dashboard]'" in ran.err
+    assert "uv tool install '.[dashboard]'" in ran.err
 
 
 def test_6_a_port_that_is_taken(orch: Orch) -> None:

@@ -45,7 +45,7 @@ class GnnTraces(traces.TracesWorkload):
             raise ConfigurationError(
                 f"traces-gnn needs torch-geometric, and there is no module {error.name} here\n"
                 "  → echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt\n"
-                "  → pip install 'orch[gnn]'   # without containers"
+                "  → pip install '.[gnn]'   # in the clone of orch, without containers"
             ) from None
 
         return traces.TraceParts(GraphModel, graphs, StreamedGraphs)

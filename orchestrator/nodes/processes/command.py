@@ -18,7 +18,7 @@ from orchestrator.specs.secret import is_sensitive
 PACKAGES = Path(__file__).parents[3]
 """Folder of the packages `trainer` and `orchestrator`: the repository, or the installation."""
 _RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-INSTALL = "pip install 'orch[trainer]' into the Python that runs orch"
+INSTALL = "in the clone of orch, with the Python that runs orch: pip install '.[trainer]'"
 
 
 def launch_of(spec: ContainerSpec, node: str, id: str, scratch: Path) -> dict[str, Any]:
