@@ -28,7 +28,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 GROUPS = {
     "Set up": {
         "lab": "Simulated machines on this computer, to try everything",
-        "init": "Write inventory.yaml for your machines, and bring your key",
+        "init": "Write inventory.yaml for your machines, and copy your key",
         "inventory": "List, show, validate and import the machines",
         "trust": "Accept a node's SSH host key, after showing its fingerprint",
         "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
@@ -93,8 +93,11 @@ Begin with simulated machines:
   orch lab up --nodes 5
 or with your own:
   orch init 192.168.1.11 192.168.1.12
+  orch setup
+then:
   orch build
-  orch launch --nodes 5"""
+  orch prepare
+  orch launch -- gpt2 --preset lab"""
 
 # Typer brings its own copy of click since 0.16 and exports only some of its exceptions: this is ClickException in both.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]

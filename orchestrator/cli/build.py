@@ -53,7 +53,7 @@ def build(
     cuda: str = typer.Option(
         AUTO,
         metavar=f"auto|{'|'.join(TORCH_BUILDS)}",
-        help="CUDA of torch's build; auto: the newest that the GPUs and drivers of all nodes serve.",
+        help="CUDA of torch's build; auto: the newest that the GPUs and drivers of all nodes support.",
     ),
     chosen: ChosenNodes,
     on: str = typer.Option(

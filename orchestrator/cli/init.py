@@ -45,11 +45,11 @@ def init(
     force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
     yes: YesOption = False,
 ) -> int:
-    """Write inventory.yaml for machines that have nothing but SSH, and bring your key to them.
+    """Write inventory.yaml for machines that you reach by SSH, and copy your public key to them.
 
     Shows all host keys at once, copies your public key with a password that is asked for and never stored, and looks
-    at each machine. With -i, for the machines of that inventory, which is left as it is. Can be repeated: what is done
-    is not asked again. Exit code 5: some machines were left out; 4: all were.
+    at each machine. With -i, for the machines of that inventory, which is left as it is. Can be repeated: finished
+    steps are skipped. Exit code 5: some machines were left out; 4: all were.
     """
     require_consent(yes=yes)
     if local and (machines or scan or user):

@@ -54,8 +54,8 @@ def launch(
     """Start a training run on several nodes and follow it.
 
     Starts torchrun in one container per node, with NODE_RANK, MASTER_ADDR, MASTER_PORT, NNODES and GPUS_PER_NODE set.
-    Either all containers start or none. Failed ranks restart from the last checkpoint. A lost node ends the run; with
-    --min-nodes the run continues without it. Ctrl-C stops following; the run continues.
+    Either all containers start or none. Failed ranks restart from the last checkpoint. A node that
+    stays lost ends the run; with --min-nodes the run continues without it. Ctrl-C stops following; the run continues.
     """
     from orchestrator.cli.launching.run_launch import run_launch
 

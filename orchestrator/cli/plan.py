@@ -36,7 +36,8 @@ def plan(
     """Predict how long a training takes with each number of nodes and each sync method.
 
     Shows which nodes make a step faster or slower, the share of a step that each node computes, and the speed with a
-    larger step. The prediction uses the newest `orch bench` measurement of this workload and asks no node.
+    larger step. The prediction uses the newest `orch bench` measurement of this workload; nodes are
+    asked only with --measure.
     """
     from orchestrator.cli.launching.capacity import Length, show_capacity
 

@@ -46,7 +46,7 @@ def prepare(
         None,
         metavar="[-- WORKLOAD...]",
         autocompletion=workloads,
-        help="Workload other than gpt2, with its `prepare` options.",
+        help="A workload with the options of its `prepare` (default: gpt2).",
     ),
     text: list[str] | None = typer.Option(
         None, metavar="spanish|FILE|DIR|hf:NAME", help="File or folder of text. Repeatable."

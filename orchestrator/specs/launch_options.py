@@ -174,7 +174,7 @@ class RunSettings:
         least=1,
         most=100_000_000,
         metavar="SECONDS",
-        help="How long a node may be lost before it is dropped.",
+        help="How long to wait for a lost node; then the run ends, or continues without it (--min-nodes).",
     )
     hang_timeout_s: int = _option(
         0,
@@ -226,7 +226,7 @@ class LaunchOptions(RunSettings):
     nodes: str | None = None
     labels: tuple[str, ...] = ()
     name: str = _option("", "--name", help="Beginning of the run's id.")
-    on: str = _option("", "--on", metavar="CLUSTER", help="Submit the run as one job of this cluster of the inventory.")
+    on: str = _option("", "--on", metavar="CLUSTER", help="Run as one job on this cluster of the inventory.")
     """Name of a cluster; empty: the run starts on nodes of the inventory."""
     master: str = _option("", "--master", metavar="NODE", help="Node of rank 0 (default: the first).")
     master_port: int | None = _option(
@@ -258,7 +258,7 @@ class LaunchOptions(RunSettings):
     offline: bool = _option(
         False, "--offline", help="Let Hugging Face's libraries use what the nodes have, without asking its server."
     )
-    resume: str = _option("", "--resume", metavar="RUN", help="Resume an earlier run.")
+    resume: str = _option("", "--resume", metavar="RUN", help="Resume this run, as `orch resume` does.")
     engine: str = ""
     given: frozenset[str] = frozenset()
     """Names of the fields that were on the command line."""
