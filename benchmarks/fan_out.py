@@ -45,8 +45,8 @@ from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
-from orchestrator.fleet.runs.launch import RunningContainer, launch
+from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.progress import forecast_of, last_event, resources_of
 from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord

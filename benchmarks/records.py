@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from contract.events import StepDone, encode_event
 from contract.log_lines import rank_prefix
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord, runs_folder
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError

@@ -16,18 +16,20 @@ MAX_NUMBER = 1e18
 Kind = TypeVar("Kind")
 
 
-def from_json(kind: type[Kind], values: Any) -> Kind:
+def from_json(kind: type[Kind], values: Any, *, where: str = "", most: int = MAX_ITEMS) -> Kind:
     """Build a dataclass from a decoded JSON object; unknown keys are ignored.
 
-    ValueError: a field is missing, has another type, or is out of bounds.
+    ValueError: a field is missing, has another type, or is out of bounds. `where`: path of the object, for messages;
+    `most`: items of a list or an object.
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"{kind.__name__}: expected an object")
+        raise ValueError(f"{where or kind.__name__}: expected an object")
     known: Any = kind
     hints, required = _fields(known)
+    prefix = f"{where}." if where else ""
+    found = {name: _read(hint, values[name], prefix + name, most) for name, hint in hints.items() if name in values}
     if missing := required - values.keys():
-        raise ValueError(f"{kind.__name__}: missing {', '.join(sorted(missing))}")
-    found = {name: _read(hint, values[name], name) for name, hint in hints.items() if name in values}
+        raise ValueError(f"{where or kind.__name__}: missing {', '.join(sorted(missing))}")
     return kind(**found)
 
 
@@ -38,14 +40,14 @@ def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
     return get_type_hints(kind), required
 
 
-def _read(hint: Any, value: Any, name: str) -> Any:
+def _read(hint: Any, value: Any, name: str, most: int) -> Any:
     origin, parameters = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return None if value is None else _read(parameters[0], value, name)
-    if origin is tuple and isinstance(value, list | tuple) and len(value) <= MAX_ITEMS:
-        return tuple(_read(parameters[0], item, name) for item in value)
-    if origin is Mapping and isinstance(value, Mapping) and len(value) <= MAX_ITEMS:
-        return {_read(str, key, name): _read(parameters[1], item, name) for key, item in value.items()}
+        return None if value is None else _read(parameters[0], value, name, most)
+    if origin is tuple and isinstance(value, list | tuple) and len(value) <= most:
+        return tuple(_read(parameters[0], item, f"{name}.{at}", most) for at, item in enumerate(value))
+    if origin is Mapping and isinstance(value, Mapping) and len(value) <= most:
+        return {_read(str, key, name, most): _read(parameters[1], item, name, most) for key, item in value.items()}
     if origin is Literal and value in parameters:
         return value
     if hint in (str, bool) and isinstance(value, hint):
@@ -54,5 +56,5 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if hint in (int, float) and number and math.isfinite(value) and abs(value) <= MAX_NUMBER:
         return hint(value)
     if isinstance(value, Mapping) and hasattr(hint, "__dataclass_fields__"):
-        return from_json(hint, value)
+        return from_json(hint, value, where=name, most=most)
     raise ValueError(f"{name}: {value!r:.80} is of another type, or out of bounds")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from functools import cache
 
-from contract.events import Hung, NodesStalled, RankFailed, RankLeftOut, Restarting, WaitingForNodes
+from contract.events import Event, Hung, NodesStalled, RankFailed, RankLeftOut, Restarting, WaitingForNodes
 from contract.failures.tracebacks import begins, is_torch_log
 from contract.log_lines import readable
 from orchestrator.specs.run_events import RunLine
@@ -22,6 +23,9 @@ _LEVEL_WORD = re.compile(r"(?<![\w'\"])(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRI
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,80}(?:Error|Exception|Interrupt)(?:: |$)|(?:\S{1,80}: )?(?:fatal )?error: ")
 _FRAME = re.compile(r'\s+File "[^"]+", line [0-9]+')
 _WARNING = re.compile(r"(?:\S{1,300}: )?(?:[A-Za-z_]\w{0,60}Warning|[Ww]arning): ")
+_ERROR_TEXTS = (
+    ("traceback",), ("file", "line"), ("error",), ("exception",), ("interrupt",), ("critical",), ("fatal",)
+)  # fmt: skip
 
 
 class LineLevel(Enum):
@@ -33,8 +37,10 @@ class LineLevel(Enum):
 
     def reaches(self, other: LineLevel) -> bool:
         """Whether it is at least the other one."""
-        order = list(LineLevel)
-        return order.index(self) >= order.index(other)
+        return _ORDER[self] >= _ORDER[other]
+
+
+_ORDER = {level: number for number, level in enumerate(LineLevel)}
 
 
 def level_of(line: RunLine) -> LineLevel:
@@ -55,6 +61,19 @@ def level_of(line: RunLine) -> LineLevel:
     if level in ("ERROR", "CRITICAL", "FATAL"):
         return LineLevel.ERROR
     return LineLevel.WARNING if level in ("WARN", "WARNING") else LineLevel.INFO
+
+
+@cache
+def texts_of(level: LineLevel) -> tuple[tuple[str, ...], ...]:
+    """Groups of texts in lower case: each line of at least this level has all texts of a group, in any case, or is
+    indented and continues such a line. Empty: any line has this level."""
+    if level is LineLevel.INFO:
+        return ()
+    warns = level is LineLevel.WARNING
+    events = (*_ERROR_EVENTS, *_WARNING_EVENTS) if warns else _ERROR_EVENTS
+    kinds = [(kind,) for kind, event in Event.kinds.items() if issubclass(event, events)]
+    dates = [(f"{letter}{digits:03}",) for letter in ("efw" if warns else "ef") for digits in range(1000)]
+    return (*_ERROR_TEXTS, *((("warn",),) if warns else ()), *kinds, *dates)
 
 
 class LevelReader:

@@ -11,8 +11,7 @@ from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs, running_containers
 from orchestrator.fleet.runs.progress import LOOK_BACK, past_run
 from orchestrator.fleet.runs.read_logs import recorded_only, run_line
 from orchestrator.fleet.runs.records import RunRecord

@@ -6,17 +6,19 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from contract.events import kind_of
 from orchestrator.checks.hang import timestamp
 from orchestrator.render.consequences import Consequences
-from orchestrator.render.console import colour_of, stdout
+from orchestrator.render.console import colour_of, stdout, takes_colour, write_plain
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
 from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 HELD_S, MOST_HELD = 1.0, 2000
 """How long a line is held for those of other nodes, by the lines' own times, and how many lines at most."""
@@ -24,10 +26,14 @@ HELD_S, MOST_HELD = 1.0, 2000
 
 def log_line(said: RunLine, *, width: int, several_ranks: bool = False) -> Text:
     """One line; `width` is that of the longest node name. The rank is shown where nodes have several."""
-    who = f"{said.node_rank} {said.node:<{width}}"
-    if several_ranks:
-        who += f" r{said.rank}" if said.rank is not None else "   "
-    return Text.assemble((f"[{who}]", colour_of(said.node_rank)), " ", printable(said.text))
+    from rich.text import Text
+
+    return Text.assemble((_writer(said, width, several_ranks), colour_of(said.node_rank)), " ", printable(said.text))
+
+
+def _writer(said: RunLine, width: int, several_ranks: bool) -> str:
+    rank = "" if not several_ranks else f" r{said.rank}" if said.rank is not None else "   "
+    return f"[{said.node_rank} {said.node:<{width}}{rank}]"
 
 
 def log_json(said: RunLine, *, context: bool = False) -> str:
@@ -114,7 +120,7 @@ class LogPrinter:
         self._as_json = as_json
         self._several_ranks = several_ranks
         self._timestamps = timestamps
-        self._console = stdout()
+        self._console = stdout() if takes_colour() and not as_json else None
 
     def print(self, said: RunLine, *, context: bool = False) -> None:
         """`context`: the line is shown because of one beside it."""
@@ -137,15 +143,24 @@ class LogPrinter:
 
     def _write(self, said: RunLine, nodes: Sequence[str], *, context: bool) -> None:
         if self._as_json:
-            self._console.out(log_json(said, context=context), highlight=False)
-        elif said.event is None:  # `--json` shows events
-            if len(nodes) > 1:
-                line = Text.assemble((f"[{self._of(nodes)}]", "bold"), " ", printable(said.text))
-            else:
-                line = log_line(said, width=self._width, several_ranks=self._several_ranks)
-            if context:
-                line.stylize("dim")
-            self._console.print(Text.assemble(printable(stamp(said.time)), " ", line) if self._timestamps else line)
+            write_plain(log_json(said, context=context))
+            return
+        if said.event is not None:  # `--json` shows events
+            return
+        several = f"[{self._of(nodes)}]" if len(nodes) > 1 else ""
+        time = f"{printable(stamp(said.time))} " if self._timestamps else ""
+        if self._console is None:
+            writer = several or _writer(said, self._width, self._several_ranks)
+            write_plain(f"{time}{writer} {printable(said.text)}")
+            return
+        from rich.text import Text
+
+        line = log_line(said, width=self._width, several_ranks=self._several_ranks)
+        if several:
+            line = Text.assemble((several, "bold"), " ", printable(said.text))
+        if context:
+            line.stylize("dim")
+        self._console.print(Text.assemble(time, line))
 
     def _of(self, nodes: Sequence[str]) -> str:
         """The nodes in the order of the run's, `all N nodes` where no other wrote the line."""

@@ -19,6 +19,7 @@ from orchestrator.specs.inventory_types import (
     HOST_EXPECTED,
     INTERFACE,
     JUMP,
+    LONGEST_TEXT,
     NAME,
     NAME_EXPECTED,
     PATH,
@@ -68,7 +69,7 @@ class Limits(InventoryModel):
         return self
 
 
-FileName = Annotated[str, Field(pattern=FILE)]
+FileName = Annotated[str, Field(pattern=FILE, max_length=LONGEST_TEXT)]
 _FILE_EXPECTED = Expected("the name of a file of this computer")
 
 
@@ -111,10 +112,9 @@ def _as_words(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-HookText = Annotated[str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", max_length=4096)]
-HookWords = Annotated[
-    tuple[Annotated[str, Field(pattern=r"^[^\x00]{1,4096}$")], ...], Field(min_length=1), BeforeValidator(_as_words)
-]
+HookText = Annotated[str, Field(pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", max_length=LONGEST_TEXT)]
+HookWord = Annotated[str, Field(pattern=r"^[^\x00]+$", max_length=LONGEST_TEXT)]
+HookWords = Annotated[tuple[HookWord, ...], Field(min_length=1), BeforeValidator(_as_words)]
 HookCommand = HookText | HookWords
 """A text for /bin/sh, or the words of a command."""
 _HOOK_EXPECTED = Expected("a command: a text for /bin/sh, or a list of words such as [notify-send, text]")

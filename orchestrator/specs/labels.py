@@ -43,6 +43,8 @@ LABEL_COMMIT = "orch.git_commit"
 PACKAGE_LABELS = {"torch-geometric": "orch.torch_geometric", "torchvision": "orch.torchvision"}
 """Packages that not every image has, each with the label that holds its version, empty where the image lacks it."""
 
+NODE_NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+"""Name of a node, of a cluster and of a project."""
 MOST_NODES = 4096
 MOST_NPROC = 64
 MOST_ATTEMPTS = 1_000_000

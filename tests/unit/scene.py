@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from threading import Condition
 from typing import Any
 
-from orchestrator.fleet.runs.launch import RunningContainer, launch
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool

@@ -9,7 +9,8 @@ from threading import Event
 
 import pytest
 
-from orchestrator.fleet.runs.launch import RunningContainer, launch
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome

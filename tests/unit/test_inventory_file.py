@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,27 @@ def test_the_example_says_the_defaults_as_they_are() -> None:
 
 def test_the_schema_in_docs_is_current() -> None:
     assert (ROOT / "docs" / "inventory.schema.json").read_text() == schema_text()
+
+
+def test_no_pattern_repeats_a_class_of_characters_hundreds_of_times() -> None:
+    """Such a pattern takes MiB of memory and tens of milliseconds in every command; lengths are for `maxLength`."""
+    repeated = re.findall(r"\[\^[^\n]{1,80}\]\{[0-9]*,([0-9]+)\}", schema_text())
+    assert [most for most in repeated if int(most) > 100] == []
+    lengths = set(re.findall(r'"maxLength": ([0-9]+)', schema_text()))
+    assert lengths == {"253", "4096"}
+
+
+@pytest.mark.parametrize(("length", "problems"), [(4096, 0), (4097, 1)])
+def test_texts_have_a_greatest_length(length: int, problems: int) -> None:
+    name = "x" * length
+    for key in (f"image: {{apt: {name}}}", f"hooks: {{ended: [sh, {name}]}}", f"hooks: {{failed: {name}}}"):
+        text = f"{key}\nnodes: {{alpha: {{address: h}}}}\n"
+        if problems:
+            with pytest.raises(ConfigError) as caught:
+                parse(text)
+            assert len(caught.value.problems) == problems
+        else:
+            parse(text)
 
 
 def test_the_schema_accepts_the_example_and_refuses_a_typing_error() -> None:

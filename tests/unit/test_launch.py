@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs import launch as launching
-from orchestrator.fleet.runs.launch import _PREPARE, RunningContainer, ended_name, launch
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.launch import _PREPARE, ended_name, launch
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.container import ContainerSpec

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from orchestrator.checks.line_levels import LevelReader, LineLevel, level_of, levels_newest_first
-from orchestrator.fleet.runs import kept_lines
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines
+from contract.events import Event
+from orchestrator.checks.line_levels import LevelReader, LineLevel, level_of, levels_newest_first, texts_of
+from orchestrator.fleet.runs import kept_lines, log_blocks
+from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines, words_of_level
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import RunLine
@@ -47,6 +51,62 @@ OTHERS = (
 )
 def test_the_level_of_a_line(text: str, level: LineLevel) -> None:
     assert level_of(said(text)) is level
+
+
+PARTS = st.sampled_from((
+    *"aeEfW09 :'_.[]/é", "Error", "ERROR", "FATAL", "WARN", "Warning", "Interrupt", "error: ", "321 02:07:08.4 ",
+    'File "', ", line ", "Traceback (most recent call last):", "[rank1]: ", "\x1b[31m", "\t",
+))  # fmt: skip
+
+
+@given(parts=st.lists(PARTS, max_size=9))
+def test_each_line_of_a_level_has_the_texts_by_which_its_block_is_found(parts: list[str]) -> None:
+    line = said("".join(parts))
+    block = log_blocks.pack(kept_lines.as_json(line).encode())
+    (held,) = _blocks_of(block)
+    for level in LineLevel:
+        if level_of(line).reaches(level):
+            lowered = line.text.lower()
+            assert not texts_of(level) or any(all(text in lowered for text in group) for group in texts_of(level))
+            assert held.may_hold(words_of_level(level))
+
+
+def _blocks_of(content: bytes) -> list[log_blocks.Block]:
+    block = log_blocks._read_header(Path("unread"), content, 0)
+    return [block] if block else []
+
+
+@pytest.mark.parametrize("kind", sorted(Event.kinds))
+def test_each_event_of_a_level_has_them_too(kind: str) -> None:
+    line = said(f'@orch {{"event": "{kind}"}}')
+    for level in (LineLevel.WARNING, LineLevel.ERROR):
+        found = any(all(text in line.text for text in group) for group in texts_of(level))
+        assert found >= level_of(line).reaches(level)
+
+
+@pytest.mark.parametrize("tail", [None, 3])
+def test_errors_are_found_without_reading_the_blocks_between_them(
+    monkeypatch: pytest.MonkeyPatch, tail: int | None
+) -> None:
+    monkeypatch.setattr(kept_lines, "BLOCK_BYTES", 700)
+    texts = [f"step {number}" for number in range(200)]
+    texts[20:20] = ["RuntimeError: Error(s) in loading state_dict for Net:", *("\tMissing key" for _ in range(5))]
+    texts[90] = "[E1124 12:00:00.000000 12 loop.py:3] it broke"
+    found = source(*(said(text, number) for number, text in enumerate(texts)))
+    read, inflate = list[int](), log_blocks._inflate
+
+    def counted(file: Path, at: int, size: int, begin: int) -> bytes:
+        read.append(at)
+        return inflate(file, at, size, begin)
+
+    monkeypatch.setattr(log_blocks, "_inflate", counted)
+    shown = [line.text for line, _ in select_lines(found, Filter(level=LineLevel.ERROR, tail=tail))]
+    errors = [*texts[20:26], texts[90]]
+    assert shown == (errors if tail is None else errors[-tail:])
+    assert 3 <= len(read) <= 8
+    read.clear()
+    assert [line.text for line, _ in select_lines(found, Filter())] == texts
+    assert len(read) > 20
 
 
 LINES = [

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.kept_lines import as_json
-from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs

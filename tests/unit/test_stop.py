@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.fleet.runs.launch import RunningContainer, launch
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import clean, stop_run
 from orchestrator.specs.errors import EngineError

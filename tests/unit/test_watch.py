@@ -7,7 +7,7 @@ from threading import Condition
 
 import pytest
 
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.loop import LatestOnly

@@ -18,8 +18,7 @@ from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.adopt import adopt
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks

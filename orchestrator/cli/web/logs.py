@@ -11,7 +11,8 @@ from typing import Any
 
 from contract.log_lines import EVENT_MARK
 from orchestrator.checks.line_levels import LineLevel, levels_newest_first
-from orchestrator.fleet.runs.log_blocks import words_in
+from orchestrator.fleet.runs.log_blocks import Words, words_in
+from orchestrator.fleet.runs.read_logs import words_of_level
 from orchestrator.fleet.runs.records import RunRecord, all_records
 from orchestrator.fleet.runs.search import search_runs
 from orchestrator.render.printable import printable
@@ -87,8 +88,9 @@ def _lines(record: RunRecord, wanted: LinesWanted, budget: _Budget) -> Iterator[
     def passes(line: RunLine) -> bool:
         return not line.text.startswith(EVENT_MARK)
 
-    alone = wanted.level is LineLevel.INFO
-    words = tuple(one for word in wanted.words.split() for one in words_in(word)) if alone else ()
+    words: Words = words_of_level(wanted.level)
+    if wanted.level is LineLevel.INFO:
+        words = tuple(one for word in wanted.words.split() for one in words_in(word))
     lines = record.newest_lines(
         wanted.node or None, until=wanted.until, words=words, passes=passes, at_block=budget.look
     )

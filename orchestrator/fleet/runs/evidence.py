@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.interface import Node

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
@@ -19,6 +19,21 @@ from orchestrator.specs.run import ContainerFacts, Member, Run, State
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
 """Tolerance for clock differences: a label with a later start time is not valid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningContainer:
+    """A node with its container of this run."""
+
+    node: Node
+    node_rank: int
+    id: str
+    secrets: str = ""
+    """Folder of its secrets on the node."""
+
+    @classmethod
+    def of(cls, node: Node, node_rank: int, facts: ContainerFacts) -> RunningContainer:
+        return cls(node=node, node_rank=node_rank, id=facts.id, secrets=secrets_of(facts.labels))
 
 
 @dataclass(frozen=True, kw_only=True)

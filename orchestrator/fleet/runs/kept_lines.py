@@ -18,7 +18,7 @@ from pathlib import Path
 
 from contract.events import Event
 from orchestrator.fleet.runs.event_index import EventIndex
-from orchestrator.fleet.runs.log_blocks import BLOCK_BYTES, Block, pack, packed_blocks, pieces
+from orchestrator.fleet.runs.log_blocks import BLOCK_BYTES, Block, WordGroups, Words, pack, packed_blocks, pieces
 from orchestrator.fleet.runs.log_files import LogFile, log_files, parse_line, stem_of
 from orchestrator.nodes.state_files import private_folder
 from orchestrator.specs.run_events import RunLine
@@ -32,7 +32,7 @@ _PACKER = ThreadPoolExecutor(max_workers=1)
 
 Order = tuple[str, int, int, int]
 """Time, node_rank, block, line in it."""
-_Picking = tuple[Sequence[bytes], "Callable[[RunLine], bool] | None", "Callable[[str], object] | None"]
+_Picking = tuple[Words, "Callable[[RunLine], bool] | None", "Callable[[str], object] | None"]
 """`words`, `passes` and `at_block` of the methods of `KeptLines`."""
 
 
@@ -183,7 +183,8 @@ class KeptLines:
     """Recorded log lines: the files of one folder. Invalid lines, such as truncated ones, are left out.
 
     Arguments of its methods: `since` is exclusive and `until` inclusive, both in the format of the lines' times;
-    `words` are `log_blocks.words_in` a text that each wanted line has: blocks without them are not decompressed.
+    `words` are `log_blocks.words_in` a text that each wanted line has, or groups of words, of which each wanted line
+    has one or continues a line that has it, in the same block or in the one before. Other blocks are not decompressed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -204,7 +205,7 @@ class KeptLines:
         *,
         since: str = "",
         until: str = "",
-        words: Sequence[bytes] = (),
+        words: Words = (),
         passes: Callable[[RunLine], bool] | None = None,
     ) -> Iterator[RunLine]:
         """Lines in order of time, each once: two followers of a run record the same lines. Only the blocks around the
@@ -217,7 +218,7 @@ class KeptLines:
         *,
         since: str = "",
         until: str = "",
-        words: Sequence[bytes] = (),
+        words: Words = (),
         passes: Callable[[RunLine], bool] | None = None,
         at_block: Callable[[str], object] | None = None,
     ) -> Iterator[RunLine]:
@@ -231,8 +232,8 @@ class KeptLines:
         words, passes, at_block = picking
         blocks = [
             (block, number)
-            for number, block in enumerate(self._blocks(node))
-            if block.last > since and (not until or block.first <= until) and block.may_hold(words)
+            for number, block in enumerate(_holding(self._blocks(node), words))
+            if block.last > since and (not until or block.first <= until)
         ]
 
         def wanted(line: RunLine) -> bool:
@@ -245,10 +246,10 @@ class KeptLines:
         for block in self._blocks(node, with_times=False):
             yield from filter(None, map(parse_line, block.raw_lines()))
 
-    def newest(self, node: str, *, since: str = "", until: str = "", words: Sequence[bytes] = ()) -> Iterator[RunLine]:
+    def newest(self, node: str, *, since: str = "", until: str = "", words: Words = ()) -> Iterator[RunLine]:
         """Lines of one node, the newest first; where times are given, those outside may be among them."""
-        for block in reversed(self._blocks(node, with_times=False)):
-            if block.last > since and (not until or block.first <= until) and block.may_hold(words):
+        for block in reversed(_holding(self._blocks(node, with_times=False), words)):
+            if block.last > since and (not until or block.first <= until):
                 yield from filter(None, map(parse_line, block.raw_lines_backwards()))
 
     def last_time(self, node: str, container: str = "") -> str:
@@ -290,10 +291,19 @@ class KeptLines:
         return [block for file in ordered for block in blocks[file]]
 
 
+def _holding(blocks: Sequence[Block], words: Words) -> list[Block]:
+    """Blocks whose lines may be wanted, by the words in them."""
+    if not isinstance(words, WordGroups):
+        every = WordGroups([words])
+        return [block for block in blocks if block.may_hold(every)]
+    found = [block.may_hold(words) for block in blocks]
+    return [block for block, *near in zip(blocks, found, [False, *found], strict=False) if any(near)]
+
+
 def _merged(
     blocks: list[tuple[Block, int]],
     wanted: Callable[[RunLine], bool],
-    words: Sequence[bytes],
+    words: Words,
     at_block: Callable[[str], object] | None,
     *,
     newest_first: bool,
@@ -344,7 +354,8 @@ def _each_once(lines: Sequence[tuple[Order, RunLine]]) -> Iterator[RunLine]:
             yield line
 
 
-def _with_words(block: Block, words: Sequence[bytes]) -> Iterator[bytes]:
+def _with_words(block: Block, words: Words) -> Iterator[bytes]:
+    every = () if isinstance(words, WordGroups) else words
     for raw in block.raw_lines():
-        if not words or all(word in lowered for lowered in [raw.lower()] for word in words):
+        if not every or all(word in lowered for lowered in [raw.lower()] for word in every):
             yield raw

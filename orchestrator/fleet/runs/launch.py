@@ -7,13 +7,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, code_list
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import (
     place_secrets,
@@ -48,21 +48,6 @@ plan=$1/runs/$2/plan.json
 [ -n "$5" ] && [ -d "$1/agent/$5" ] && echo agent
 exit 0
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunningContainer:
-    """A node with its container of this run."""
-
-    node: Node
-    node_rank: int
-    id: str
-    secrets: str = ""
-    """Folder of its secrets on the node."""
-
-    @classmethod
-    def of(cls, node: Node, node_rank: int, facts: ContainerFacts) -> RunningContainer:
-        return cls(node=node, node_rank=node_rank, id=facts.id, secrets=secrets_of(facts.labels))
 
 
 def launch(

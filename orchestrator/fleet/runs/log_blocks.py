@@ -60,13 +60,12 @@ class Block:
     letters: bytes | None = None
     """Compressed bits: whether each sequence of three letters or digits occurs in its words. None: not known."""
 
-    def may_hold(self, wanted: Sequence[bytes]) -> bool:
-        """Whether its lines may have all these `words_in` a text."""
+    def may_hold(self, wanted: WordGroups) -> bool:
+        """Whether its lines may have all words of one of these groups."""
         if not wanted or self.letters is None:
             return True
         try:
-            bits = zlib.decompressobj().decompress(self.letters, len(_DIGITS) ** 3 // 8)
-            return all(bits[at >> 3] >> (at & 7) & 1 for at in map(_place, _triples(wanted)))
+            return wanted.found_in(zlib.decompressobj().decompress(self.letters, len(_DIGITS) ** 3 // 8))
         except (zlib.error, IndexError):
             return True
 
@@ -91,6 +90,32 @@ class Block:
             if end - at - 1 <= LONGEST:
                 yield content[at + 1 : end]
             end = at
+
+
+class WordGroups:
+    """Groups of `words_in` texts, of which a line has all of one group; no groups: any line will do."""
+
+    def __init__(self, groups: Iterable[Sequence[bytes]]) -> None:
+        self._tree: dict[int, list[list[int]]] = {}
+        """The first sequence of letters of each group, which excludes most blocks, with the others."""
+        groups = list(groups)
+        for first, *others in map(_places, groups if all(groups) else ()):
+            self._tree.setdefault(first, []).append(others)
+
+    def __bool__(self) -> bool:
+        return bool(self._tree)
+
+    def found_in(self, bits: bytes) -> bool:
+        """Whether the sequences of letters of all words of a group are among those of a block."""
+
+        def has(at: int) -> int:
+            return bits[at >> 3] >> (at & 7) & 1
+
+        return any(has(first) and any(all(map(has, rest)) for rest in rests) for first, rests in self._tree.items())
+
+
+Words = Sequence[bytes] | WordGroups
+"""All of these, or those of one of the groups."""
 
 
 def words_in(text: str) -> tuple[bytes, ...]:
@@ -240,13 +265,14 @@ def _sound(raw: bytes, step: int) -> bytes:
 
 def _letters(content: bytes) -> bytes:
     bits = bytearray(len(_DIGITS) ** 3 // 8)
-    for at in map(_place, _triples(set(_WORD.findall(content.lower())))):
+    for at in _places(set(_WORD.findall(content.lower()))):
         bits[at >> 3] |= 1 << (at & 7)
     return zlib.compress(bytes(bits), 1)
 
 
-def _triples(words: Iterable[bytes]) -> set[bytes]:
-    return {word[at : at + 3] for word in words for at in range(len(word) - 2)}
+def _places(words: Iterable[bytes]) -> list[int]:
+    """Numbers of the sequences of three letters or digits in the words, each once, in the order of the words."""
+    return list(map(_place, dict.fromkeys(word[at : at + 3] for word in words for at in range(len(word) - 2))))
 
 
 def _place(triple: bytes) -> int:

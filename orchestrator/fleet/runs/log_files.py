@@ -16,6 +16,7 @@ _NAME = re.compile(
     re.ASCII,
 )
 _KINDS = {"time": str, "node": str, "node_rank": int, "text": str}
+_OF_KINDS = list(_KINDS.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,8 @@ def log_files(folder: Path, pattern: str = "*.jsonl*") -> list[LogFile]:
 def parse_line(raw: bytes) -> RunLine | None:
     """The line of a file; None if it is not valid."""
     try:
-        values: dict[str, Any] = json.loads(raw)
-        sound = all(type(values[name]) is kind for name, kind in _KINDS.items())
+        values: dict[str, Any] = json.loads(raw.decode("utf-8", "surrogatepass"))  # bytes it would look at first
+        sound = [type(values[name]) for name in _KINDS] == _OF_KINDS
         return RunLine(**values) if sound and isinstance(values["rank"], int | None) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

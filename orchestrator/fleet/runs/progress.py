@@ -14,8 +14,8 @@ from contract.cost_model.forecast import Forecast
 from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled
 from orchestrator.checks.progress import with_figures
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.index_file import IndexFile, transaction
-from orchestrator.fleet.runs.launch import RunningContainer
 from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs, runs_folder
 from orchestrator.specs.errors import OrchError

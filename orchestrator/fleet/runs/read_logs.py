@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first
+from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, texts_of
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, choose_run, find_runs, running_containers
 from orchestrator.fleet.runs.kept_lines import KeptLines
-from orchestrator.fleet.runs.launch import RunningContainer
-from orchestrator.fleet.runs.log_blocks import words_in
+from orchestrator.fleet.runs.log_blocks import WordGroups, Words, words_in
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
@@ -87,12 +86,13 @@ class Filter:
         return self.events or not line.text.startswith(EVENT_MARK)
 
     @property
-    def words(self) -> tuple[bytes, ...]:
-        """Words of the regular expression that each line it matches has, where it is simple enough to tell, and
-        neither level nor context needs other lines."""
+    def words(self) -> Words:
+        """Words by which the blocks of the wanted lines are found: those that each match of the regular expression has,
+        where it is simple enough to tell, or those of the level; none where the context needs other lines."""
+        if self.context or self.level is not LineLevel.INFO:
+            return () if self.context else words_of_level(self.level)
         simple = _SIMPLE.fullmatch(self.grep.pattern) and not self.grep.flags & (re.IGNORECASE | re.VERBOSE)
-        alone = not self.context and self.level is LineLevel.INFO
-        return words_in(self.grep.pattern.replace(".*", " ")) if simple and alone else ()
+        return words_in(self.grep.pattern.replace(".*", " ")) if simple else ()
 
 
 Selected = tuple[RunLine, bool]
@@ -210,6 +210,11 @@ def _with_level(lines: Iterable[RunLine], wanted: Filter) -> Iterator[tuple[RunL
     if wanted.level is LineLevel.INFO:
         return ((line, LineLevel.INFO) for line in lines)
     return levels_newest_first(lines)
+
+
+def words_of_level(level: LineLevel) -> WordGroups:
+    """Groups of words: each line of at least this level, or the one that it continues, has those of one of them."""
+    return WordGroups([[word for text in texts for word in words_in(text)] for texts in texts_of(level)])
 
 
 def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:

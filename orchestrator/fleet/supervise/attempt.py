@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
 from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from orchestrator.fleet.connect import cluster_nodes
 from orchestrator.fleet.runs.bind import note_place
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome

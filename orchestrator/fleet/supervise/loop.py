@@ -14,7 +14,7 @@ from contract.events import CheckpointWritten, GroupJoined
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.fan_out import Notify, begin
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.launch import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt

@@ -14,8 +14,8 @@ from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, must_be_over
-from orchestrator.fleet.runs.launch import RunningContainer, discard, launch
+from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, must_be_over
+from orchestrator.fleet.runs.launch import discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
