@@ -93,6 +93,7 @@ def measured(names: list[str], browser_python: str, *, keep: bool = False) -> di
             figures |= {"seconds_to_read_all_runs": round(time.monotonic() - began, 1), "bytes_of_all_curves": size}
             figures |= {"cpu_s": cpu_s(server.pid), "rss_mib": memory_mib(server.pid, "VmRSS")}
             figures |= {
+                "pss_mib": proportional_mib(server.pid),
                 "highest_rss_mib": memory_mib(server.pid, "VmHWM"),
                 "of_it_anonymous_mib": memory_mib(server.pid, "RssAnon"),
             }
@@ -104,7 +105,12 @@ def measured(names: list[str], browser_python: str, *, keep: bool = False) -> di
 
 
 def browsed(url: str, python: str) -> dict[str, Any]:
-    ran = subprocess.run((python, str(HERE / "dashboard_browser.py"), url), capture_output=True, text=True, check=False)
+    try:
+        argv = (python, str(HERE / "dashboard_browser.py"), url)
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except OSError as error:
+        print(f"without the figures of a browser: {error}")
+        return {}
     if ran.returncode:
         print(f"without the figures of a browser: {ran.stderr.strip().rpartition(chr(10))[2]}")
         return {}
@@ -135,6 +141,12 @@ def read_all(url: str, names: list[str]) -> int:
 def memory_mib(pid: int, field: str) -> float:
     words = Path(f"/proc/{pid}/status").read_text().split()
     return round(int(words[words.index(f"{field}:") + 1]) / 1024, 1)
+
+
+def proportional_mib(pid: int) -> float:
+    """Memory in which pages that several processes share, such as those of libraries, count in part."""
+    words = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
+    return round(int(words[words.index("Pss:") + 1]) / 1024, 1)
 
 
 def cpu_s(pid: int) -> float:

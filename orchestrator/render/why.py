@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
-
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
 from orchestrator.checks.postmortem import Postmortem
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 OWNERS = {
     "configuration": "configuration: another try with the same options fails the same way",
@@ -50,6 +51,8 @@ def why_lines(report: Postmortem) -> Iterator[str]:
 
 def why_text(line: str) -> Text:
     """A line of `why_lines` for a terminal: the failure and what to do stand out."""
+    from rich.text import Text  # a page has no need of it
+
     styles = {"✗": "bold red", "→": "green", "more:": "dim", "after that:": "dim"}
     return Text(line, next((style for sign, style in styles.items() if line.lstrip().startswith(sign)), ""))
 

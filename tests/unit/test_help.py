@@ -76,6 +76,12 @@ def test_the_lines_of_a_record_are_shown_without_what_only_nodes_need(
     assert [line for line in ran.stderr.splitlines() if not line.startswith("note: ")] == []
 
 
+def test_the_page_is_served_without_what_only_terminals_need() -> None:
+    """rich and its tables take 2 MiB; a page that has asked for checkpoints or findings has loaded it."""
+    loaded = _fresh("import sys, orchestrator.cli.web.serving; print('rich' in sys.modules, 'ctypes' in sys.modules)")
+    assert loaded.stdout == "False True\n", loaded.stderr
+
+
 def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
     """Five addresses that no packet comes back from (RFC 5737): asked at once, each for 5 s at most."""
     nodes = "".join(f"  n{number}: {{address: 192.0.2.{number}}}\n" for number in range(1, 6))

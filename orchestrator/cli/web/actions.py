@@ -15,7 +15,6 @@ from threading import Lock, Thread
 from typing import Any
 
 from orchestrator.cli.web.plain import shown
-from orchestrator.render.findings import folded_data
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 from orchestrator.specs.finding import Finding
@@ -133,6 +132,8 @@ class PageActions:
         import json
 
         from pydantic import TypeAdapter
+
+        from orchestrator.render.findings import folded_data  # with rich, which the page has no other need of
 
         try:
             data = json.loads(output)["data"]

@@ -17,7 +17,6 @@ from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs
 from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import copies
-from orchestrator.render.checkpoints import checkpoint_data, in_order
 from orchestrator.render.printable import printable
 from orchestrator.specs.inventory import NodeSpec
 
@@ -96,6 +95,8 @@ class WatchedFleet:
         return {"asked": True, **held, **about}
 
     def _survey(self) -> dict[str, Any]:
+        from orchestrator.render.checkpoints import checkpoint_data, in_order  # with rich, for its table
+
         places = dict(places_in(self.specs, self._project))
         for plan in filter(None, (record.plan() for record in recorded_runs()[:PLACES])):
             places = {**places_of(plan), **places}
