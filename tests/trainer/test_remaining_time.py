@@ -55,6 +55,18 @@ def test_a_training_measures_steps_and_pauses_apart() -> None:
     assert throughput.remaining_s(4) == 4 * (1.0 + 10.0 / 2)
 
 
+def test_a_training_notes_where_its_speed_changes() -> None:
+    ends = [float(step) for step in range(1, 31)] + [30 + 0.9 * step for step in range(1, 9)]
+    times = iter([0.0, *ends])
+    throughput = Throughput(clock=lambda: next(times))
+    for _ in range(30):
+        throughput.count(8)
+    throughput.change_speed()
+    for _ in range(8):
+        throughput.count(8)
+    assert throughput.remaining_s(10) == pytest.approx(9.0)
+
+
 def test_a_step_that_is_counted_late_ends_before_the_pause_that_followed_it() -> None:
     times = iter([0.0, 1.0, 11.0])
     throughput = Throughput(clock=lambda: next(times))
@@ -65,6 +77,53 @@ def test_a_step_that_is_counted_late_ends_before_the_pause_that_followed_it() ->
     throughput.count(8, ended=12.0)
     assert throughput.read()[0] == 8.0
     assert throughput.step_s == 1.0
+
+
+def test_steps_before_a_change_of_speed_do_not_count() -> None:
+    """Neither one that was noted, nor one that shows; a few steps are not enough for either."""
+    noted, seen = RemainingTime(), RemainingTime()
+    for remaining in (noted, seen):
+        for step in range(60):
+            remaining.step(1.0 + 0.2 * (step % 2))
+    noted.change()
+    for step in range(7):
+        noted.step(0.9 + 0.2 * (step % 2))
+    assert noted.estimate(10) == pytest.approx(11, rel=0.02)
+    noted.step(1.1)
+    assert noted.estimate(10) == pytest.approx(10, rel=0.02)
+    for step in range(12):
+        seen.step(0.7 + 0.2 * (step % 2))
+    assert seen.estimate(10) == pytest.approx(8, rel=0.02)
+
+
+RECORDED_S = (
+    2.15, 2.02, 2.03, 2.12, 2.05, 1.75, 1.66, 1.76, 1.75, 1.58, 1.78, 1.73, 1.71, 1.75, 1.57, 1.64, 1.58, 1.71, 1.56,
+    1.47, 1.61, 1.53, 1.71, 1.65, 1.84, 1.72, 1.63, 1.66, 1.92, 1.54,
+)  # fmt: skip
+"""Seconds of each ten steps of a recorded training on five machines of a lab (docs/pictures/quickstart.cast)."""
+PAUSES_S, SHARES_CHANGED = {100: 0.6, 200: 0.6}, (14, 48, 97)
+"""Evaluations with a checkpoint by the step before them, and the steps after which ranks got other shares."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_recorded_training_within_a_tenth_after_a_fifth_of_its_steps(seed: int) -> None:
+    """Its steps became a sixth shorter at step 50, as shares followed the nodes' speed: the mean of all steps was 19 %
+    too long at step 60. Only the time of each ten steps is recorded."""
+    random, remaining = Random(seed), RemainingTime()  # noqa: S311  # the same at each run
+    times = [one for ten_s in RECORDED_S for one in _spread(ten_s, random)]
+    for step, seconds in enumerate(times[:60], 1):
+        remaining.step(3.0 if step == 1 else seconds)
+        remaining.pause(PAUSES_S.get(step, 0.0))
+        if step in SHARES_CHANGED:
+            remaining.change()
+    left = sum(times[60:]) + sum(PAUSES_S.values())
+    assert remaining.estimate(240) == pytest.approx(left, rel=0.1)
+
+
+def _spread(ten_s: float, random: Random) -> list[float]:
+    """Ten times with this sum."""
+    shares = [max(0.5, random.gauss(1, 0.1)) for _ in range(10)]
+    return [ten_s * share / sum(shares) for share in shares]
 
 
 def _noisy(step: int, random: Random) -> float:

@@ -127,7 +127,7 @@ def _loop(setup: TrainingSetup | None) -> None:
     profiler = StepProfiler(options.run_dir / "profile", options.profile, hardware.device, active=place.rank == 0)
 
     reporting = TrainingReporter(setup, loader, final_step)
-    compiling = setup.compiler.steps(run, reporting.expect_slow_step, setup.speed_changed)
+    compiling = setup.compiler.steps(run, reporting.expect_slow_step, reporting.speed_changed)
     with reporting as reporter, profiler, compiling as compiler:
         evaluator = Evaluator(setup, reporter.reporters)
         checkpointer.notify = reporter.reporters.checkpoint
@@ -226,6 +226,7 @@ def _loop(setup: TrainingSetup | None) -> None:
                     run.events.say(profiler.outcome)
                 if figures.shares:
                     loader.resplit(run.rebalance(loader.split, figures.shares, trained, sync), cursor)
+                    reporter.change_speed()
                     figures.shares = None
                 improved = False
                 if evaluates and not figures.stopping:

@@ -44,6 +44,10 @@ class Throughput:
         """Leave the next step out of the estimate of the remaining time: it compiles."""
         self._slow = True
 
+    def change_speed(self) -> None:
+        """Note that the next steps may take another time: shares of the ranks, or the code, are others."""
+        self._remaining.change()
+
     def count(self, units: int, ended: float | None = None) -> None:
         """End a step of so many units, now or at that time of the clock."""
         self._units += units
@@ -119,6 +123,7 @@ class TrainingReporter:
         self._throughput = Throughput()
         self.paused = self._throughput.paused
         self.expect_slow_step = self._throughput.expect_slow_step
+        self.change_speed = self._throughput.change_speed
 
     @property
     def step_s(self) -> float:
@@ -129,6 +134,11 @@ class TrainingReporter:
     def last_step_s(self) -> float:
         """Time of the last step, in seconds."""
         return self._throughput.last_s
+
+    def speed_changed(self) -> None:
+        """Let shares, forecast and remaining time follow steps that have become faster or slower."""
+        self._setup.speed_changed()
+        self.change_speed()
 
     def __enter__(self) -> TrainingReporter:
         return self
