@@ -29,12 +29,13 @@ def connect(spec: NodeSpec) -> Node:
     """The node of this spec. Nothing is opened yet: the first use does that."""
     from orchestrator.nodes.local import LocalNode
     from orchestrator.nodes.processes.engine import ProcessEngine
-    from orchestrator.nodes.ssh import SshNode  # with docker and paramiko, which no record on this computer needs
 
     if spec.engine == "process":
         return LocalNode(spec.name, spec.address, ProcessEngine(spec.name))
     if spec.connection == "local":
         return LocalNode(spec.name, spec.address)
+    from orchestrator.nodes.ssh import SshNode  # with paramiko, which no node on this computer needs
+
     return SshNode(spec)
 
 

@@ -8,19 +8,20 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Thread
-from typing import IO, cast
-
-import docker
-from docker.utils import kwargs_from_env
+from typing import IO, TYPE_CHECKING, cast
 
 from orchestrator.nodes.archive import CHUNK
-from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, Engine, resolved
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
+
+if TYPE_CHECKING:
+    import docker
+
+    from orchestrator.nodes.docker_engine import DockerEngine
 
 
 class LocalNode:
@@ -29,7 +30,11 @@ class LocalNode:
     def __init__(self, name: str = "controller", address: str = "127.0.0.1", engine: Engine | None = None) -> None:
         self.name = name
         self._address = address
-        self.engine: Engine = engine or DockerEngine(name, _docker_client, explain=_why_no_engine)
+        self._close: Callable[[], None] | None = None
+        if engine is None:
+            engine = docker_engine = _docker_engine(name)
+            self._close = docker_engine.close
+        self.engine: Engine = engine
 
     @property
     def address(self) -> str:
@@ -108,8 +113,8 @@ class LocalNode:
         self._copy(Path(source), target)
 
     def close(self) -> None:
-        if isinstance(self.engine, DockerEngine):
-            self.engine.close()
+        if self._close:
+            self._close()
 
     def _copy(self, source: Path, target: Path, only: Sequence[str] | None = None) -> None:
         try:
@@ -180,7 +185,16 @@ def _feed(pipe: IO[bytes], chunks: Iterable[bytes]) -> None:
         return  # the command ended without reading all of it; its exit code decides
 
 
+def _docker_engine(name: str) -> DockerEngine:
+    from orchestrator.nodes.docker_engine import DockerEngine  # 20 MiB with its SSH, which processes need not
+
+    return DockerEngine(name, _docker_client, explain=_why_no_engine)
+
+
 def _docker_client() -> docker.APIClient:
+    import docker
+    from docker.utils import kwargs_from_env
+
     return docker.APIClient(version="auto", **kwargs_from_env())
 
 

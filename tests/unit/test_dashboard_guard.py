@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from orchestrator.cli.web.address import web_address
 from orchestrator.cli.web.app import ASSETS, WebParts, web_app
+from orchestrator.cli.web.guard import AGAIN
 from tests import lan
 from tests.page_scene import RUN, PlayedWatch, played_parts
 
@@ -112,6 +113,28 @@ def test_403_for_a_foreign_post(page: TestClient, parts: WebParts, headers: dict
 @pytest.mark.parametrize("headers", [one for one in FOREIGN if one])
 def test_403_for_data_that_a_foreign_page_asks_for(page: TestClient, headers: dict[str, str]) -> None:
     assert page.get("/api/runs", headers=headers).status_code == 403
+
+
+LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+
+
+def test_a_link_of_another_site_opens_the_page_by_way_of_itself(stranger: TestClient) -> None:
+    """Browsers send the cookie, which is strict, only with what the page itself asks for."""
+    first = stranger.get(f"/?token={TOKEN}", headers=LINK, follow_redirects=False)
+    assert (first.status_code, first.text) == (200, AGAIN)
+    assert "samesite=strict" in first.headers["set-cookie"].lower()
+    assert TOKEN not in first.text
+    own = stranger.get("/", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "navigate"})
+    assert (own.status_code, own.text != AGAIN) == (200, True)
+
+
+def test_a_link_without_the_token_asks_once_more_and_is_then_refused(stranger: TestClient) -> None:
+    again = stranger.get("/", headers=LINK)
+    assert (again.status_code, again.text, "set-cookie" in again.headers) == (200, AGAIN, False)
+    assert stranger.get("/", headers={"sec-fetch-site": "same-origin"}).status_code == 403
+    assert stranger.get("/?token=wrong", headers=LINK).status_code == 403
+    for mode in ("cors", "no-cors"):  # a script or a picture of another site
+        assert stranger.get("/", headers={**LINK, "sec-fetch-mode": mode}).status_code == 403
 
 
 def test_a_link_of_another_site_shows_no_data(page: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -14,6 +15,7 @@ import pytest
 
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.web import live
+from orchestrator.cli.web import serving as serving_module
 from orchestrator.cli.web.actions import PageActions
 from orchestrator.cli.web.address import listening_socket, web_address
 from orchestrator.cli.web.app import WebParts
@@ -204,3 +206,18 @@ def test_one_snapshot_serves_all_browsers_until_its_time() -> None:
     assert stream.current()[0] == first[0]
     now[0] = 2.1
     assert stream.current()[0] == first[0] + 1
+
+
+def test_connections_without_a_request_are_closed_and_the_page_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "REQUEST_S", 0.3)
+    monkeypatch.setattr(serving_module, "MOST_CONNECTIONS", 4)
+    with serving(played_parts(PlayedWatch(THREE))) as browser, ExitStack() as opened, browser.stream() as snapshots:
+        next(snapshots)
+        silent = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", browser.port), timeout=10)) for _ in range(6)
+        ]
+        silent[0].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        assert [one.recv(1) for one in silent] == [b""] * 6
+        with browser.get("/api/about") as answer:
+            assert answer.status == 200
+        next(snapshots)  # an answer may take longer than a request may be waited for

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.cli.web.address import WebAddress
@@ -34,6 +34,11 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 LONGEST_QUERY = 4096
+AGAIN = """<!doctype html><html lang="en"><title>orch</title><meta http-equiv="refresh" content="0;url=/">
+<p><a href="/">Open the page</a></p></html>
+"""
+"""Loads the page once more, from itself: with a link of another site browsers send no cookie, nor with the redirect
+that answers it."""
 SHUT = """This page needs the token of `orch dashboard`.
 
 Open the whole address that the command has printed: copy it, and paste it into the browser. If the command was
@@ -83,13 +88,15 @@ class RequestGuard:
             return _refused("414: the address is too long\n", 414)
         if self._is_known(headers) or (scope["path"] == "/" and not changing and self._has_token(scope)):
             return None
+        if _is_link(scope) and not changing and not scope["query_string"]:
+            return HTMLResponse(AGAIN)  # the next request is from here, and is refused where no cookie comes with it
         return _refused(SHUT)
 
     def _first_visit(self, scope: Scope) -> Response | None:
         """The same page without the token in its address, and the cookie that replaces it."""
         if scope["path"] != "/" or not scope["query_string"]:
             return None
-        answer = RedirectResponse("/", status_code=303)
+        answer = HTMLResponse(AGAIN) if _is_link(scope) else RedirectResponse("/", status_code=303)
         if self._has_token(scope):
             answer.set_cookie(
                 self._cookie, self._session, httponly=True, samesite="strict", secure=bool(self._address.tls)
@@ -104,6 +111,13 @@ class RequestGuard:
         # Not by http.cookies, which drops all after one that it does not take: servers of other ports set some, too.
         given = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
         return secrets.compare_digest(given.encode(), self._session.encode())
+
+
+def _is_link(scope: Scope) -> bool:
+    """Whether a person has followed a link of another site to the page."""
+    headers = Headers(scope=scope)
+    foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+    return foreign and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
 
 
 def _refused(text: str, status: int = 403) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.web.actions import PageActions, perform_here
@@ -26,6 +28,8 @@ LEAVING_S = 2
 MOST_CONNECTIONS = 128
 LONGEST_HEAD = 16 * 1024
 """Bytes of the headers of a request."""
+REQUEST_S = 10.0
+"""Time for the headers of a request, from the begin of the connection or from the end of the last answer."""
 
 
 def web_parts(
@@ -71,7 +75,7 @@ def page_server(parts: WebParts, address: WebAddress, token: str) -> uvicorn.Ser
     errors.addHandler(logging.NullHandler())
     config = uvicorn.Config(
         web_app(parts, address, token),
-        http="h11", ws="none", loop="asyncio", lifespan="on",
+        http=_PageConnection, ws="none", loop="asyncio", lifespan="on",
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD,
         timeout_graceful_shutdown=LEAVING_S,
@@ -79,6 +83,34 @@ def page_server(parts: WebParts, address: WebAddress, token: str) -> uvicorn.Ser
         ssl_keyfile=str(address.tls.key) if address.tls else None,
     )  # fmt: skip
     return _PageServer(config, parts)
+
+
+class _PageConnection(H11Protocol):
+    """Is closed when no request comes: otherwise whoever opens connections and is silent keeps the page from others."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as of the base class
+        super().connection_made(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._waiting:
+            self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    def _await_request(self) -> None:
+        if self._waiting:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(REQUEST_S, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:  # otherwise a request is being answered
+            self.transport.abort()
 
 
 class _PageServer(uvicorn.Server):
