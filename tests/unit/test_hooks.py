@@ -152,6 +152,17 @@ def test_each_loss_of_a_node_once(hooks: Hooks, tmp_path: Path) -> None:
     assert happened(tmp_path)[-1] == ["node_lost", hooks.plan.run_id, "running", "beta", "no answer in 5 s"]
 
 
+def test_the_loss_of_a_node_has_the_newest_step(tmp_path: Path) -> None:
+    hooks = fresh(tmp_path, node_lost="echo step $ORCH_STEP, > step")
+    for step in (6, 7):
+        text = lan.event("step", step=step).partition(": ")[2]
+        hooks.hear(RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text))
+    hooks.hear(RunLine(time=lan.moment(8), node="alpha", node_rank=0, rank=0, text="no event"))
+    hooks.hear(lost())
+    assert [result.problem for result in hooks.results(wait=True)] == [""]
+    assert (tmp_path / "step").read_text() == "step 7,\n"
+
+
 def test_a_mark_that_cannot_be_written_is_no_reason_for_silence(hooks: Hooks, tmp_path: Path) -> None:
     (hooks.record.folder / "hooks").write_text("a file in its place")
     hooks.end(DONE)

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from contract.events import ProgressEvent
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
@@ -117,6 +118,8 @@ class Hooks:
     timeout_s: float = TIMEOUT_S
     _running: list[Future[HookResult]] = field(default_factory=list)
     _away: set[str] = field(default_factory=set)
+    _step: int | None = None
+    """Newest step that the run has reported."""
 
     def __post_init__(self) -> None:
         prefix = "node_lost-"
@@ -124,6 +127,8 @@ class Hooks:
 
     def hear(self, update: Update) -> None:
         """Take an event of the run."""
+        if isinstance(update, RunLine) and isinstance(update.event, ProgressEvent) and update.event.step is not None:
+            self._step = update.event.step
         if isinstance(update, NodeLost):
             if update.node not in self._away:
                 self._away.add(update.node)
@@ -150,7 +155,7 @@ class Hooks:
         command: HookCommand | None = getattr(self.spec, name)
         if command is None or not self._claim(mark):
             return
-        variables = {"COMMAND": shlex.join(self.plan.command), "STEP": None, **values,
+        variables = {"COMMAND": shlex.join(self.plan.command), "STEP": self._step, **values,
                      "EVENT": name, "RUN": self.plan.run_id}  # fmt: skip
         self._running.append(begin(self._work(name, command, variables)))
 

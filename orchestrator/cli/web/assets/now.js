@@ -92,7 +92,7 @@ function runCard(snapshot) {
       tile("Exchanging", percent(run.exchanging)),
       tile("Started", run.started_at ? clock(run.started_at) : "–",
         el("small", { class: "soft" }, [
-          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} restarts seen` : "",
+          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} ${run.restarts === 1 ? "restart" : "restarts"} seen` : "",
           run.as_of ? `on record until ${clock(run.as_of)}` : "",
         ].filter(Boolean).join(", "))),
     ),

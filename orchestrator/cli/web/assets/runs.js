@@ -140,7 +140,7 @@ export function run(root, parameters, id) {
       const [data] = (await get("/api/curves", { run: id })).runs;
       due = performance.now() + (data.reading ? READING_MS : CURVES_MS);
       draw(data);
-      if (!data.reading && ["failed", "unknown", "stopped"].includes(data.state) && explained !== `${data.state} ${data.ended_at}`) {
+      if (!data.reading && ["failed", "unknown", "stopped"].includes(stateOf(data)) && explained !== `${data.state} ${data.ended_at}`) {
         explained = `${data.state} ${data.ended_at}`;
         patch(why, cause(await get(`/api/runs/${encodeURIComponent(id)}/why`)));
       }
@@ -152,8 +152,12 @@ export function run(root, parameters, id) {
     }
   }
 
+  function stateOf(data) {
+    return live?.run_id === data.run_id ? live.state : data.state;
+  }
+
   function draw(data) {
-    const state = live?.run_id === data.run_id ? live.state : data.state;
+    const state = stateOf(data);
     const active = live?.run_id === data.run_id && ["running", "created"].includes(live.state);
     patch(
       head,
