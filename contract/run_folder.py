@@ -7,6 +7,8 @@ AGENTS_TOKEN = "agents.token"  # noqa: S105  # the name of a file
 PROGRESSED = "progressed"
 """File with `JOB.RESTART` of the newest life of a job that has written a checkpoint beyond the one it began with: only
 such a life is followed by another when its time is over."""
+LEFT = "left"
+"""File with `JOB.RESTART CODE`: the exit code with which the agent of rank 0 has ended in a job."""
 
 
 def place_file(attempt: int) -> str:

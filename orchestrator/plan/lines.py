@@ -148,10 +148,10 @@ def run_words(spec: ContainerSpec) -> tuple[str, ...]:
 
 
 def job_words(spec: ContainerSpec, variables: Sequence[str]) -> tuple[str, ...]:
-    """`run …` for a job of a scheduler: in the foreground, without a name, which jobs on one machine would share, and
-    without a log of its own. `variables`: those of the job that the container gets as they are."""
+    """Words after `run` for a job of a scheduler: in the foreground, without a name, which jobs on one machine would
+    share, and without a log of its own. `variables`: those of the job that the container gets as they are."""
     passed = (word for name in variables for word in ("--env", name))
-    return ("run", "--interactive", "--log-driver", "none", *passed, *_option_words(spec, without=("LogConfig",)))
+    return ("--interactive", "--log-driver", "none", *passed, *_option_words(spec, without=("LogConfig",)))
 
 
 def _option_words(spec: ContainerSpec, *, without: Sequence[str] = ()) -> tuple[str, ...]:

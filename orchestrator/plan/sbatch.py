@@ -39,16 +39,52 @@ NODE_LABELS = (
 )  # fmt: skip
 """Labels that differ between the nodes or the attempts of a job."""
 _OF_IMAGES = frozenset(IMAGE_ENVIRONMENT) - {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "OMP_WAIT_POLICY"}
-_ATTACHED = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch")
-"""Start of a container's program with an input that ends with it: the container ends when its program is killed."""
+TASK_FILE = ".orch-task-"
+"""Start of the name of the program that a job keeps in the workspace, where no container can write; the name of the
+containers' program follows."""
 
 # A constant. Slurm's own policy restarts nodes, the agents restart ranks: srun ends no task because of another.
 # A trap ends `wait`, not the step, which is therefore waited for again: also if it has ended while the trap ran, since
 # the code of the first `wait` is that of the signal then. The second one may know it no more: 127, or -1 in bash 5.2.
-# To queue a job again ends this script and its `sleep` by SIGTERM: the secrets are for the next life.
+# srun ends with 0 although Slurm has lost its tasks, where their slurmstepd was killed: the agent's own word counts.
+# To queue a job again ends this script and its `sleep` by SIGTERM: the secrets are for the next life. So they are where
+# Slurm queues it again itself, for another job or after a lost node: it counts that before it ends this script.
+# A container is no child of its program, and Slurm knows nothing of it: the task lives as long as the container, by a
+# shell that outlives the program, and Slurm's own process of the task waits for 5 s at most where the shell was killed.
+# The input of a container ends when any of these three is gone, and its agent stops then.
 _BODY = r"""
 run=$1
 shift
+case $1 in --task-epilog=*)
+  task=${1#*=}
+  new=$task.$SLURM_JOB_ID
+  (umask 077; cat >"$new") <<'END' && chmod 700 "$new" && mv -f "$new" "$task"
+#!/bin/bash
+# With words: start a container and end after it. Without any: what Slurm runs after such a task.
+program=${0##*-}
+name=orch-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+runs() { [ "$("$program" container inspect --format '{{.State.Running}}' "$name" 2>/dev/null)" = true ]; }
+leave() {
+  SECONDS=0
+  while [ "$SECONDS" -lt "$1" ] && runs; do sleep 0.2; done
+  "$program" rm --force "$name" >/dev/null 2>&1
+}
+if [ $# = 0 ]; then leave 3; exit 0; fi
+exec 3< <(trap '' TERM; while [ -d "/proc/$$" ] && [ -d "/proc/$PPID" ]; do sleep 1 >/dev/null; done)
+input=$!
+"$program" run --name "$name" "$@" <&3 3<&- &
+client=$!
+exec 3<&-
+trap 'kill -TERM "$client" 2>/dev/null' TERM
+while wait "$client"; code=$?; kill -0 "$client" 2>/dev/null; do :; done
+wait "$client" 2>/dev/null; again=$?
+case $again in 127 | -*) ;; *) code=$again ;; esac
+trap '' TERM
+kill -KILL "$input"
+leave 30
+exit "$code"
+END
+esac
 attempt=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 limit=
@@ -59,6 +95,10 @@ step=$!
 while wait "$step"; code=$?; kill -0 "$step" 2>/dev/null; do :; done
 wait "$step" 2>/dev/null; again=$?
 case $again in 127 | -*) ;; *) code=$again ;; esac
+if [ "$code" = 0 ]; then
+  read -r life code <"$run/left" 2>/dev/null
+  [ "$life" = "$attempt" ] || { echo "orch: srun ended with 0, and the agent of rank 0 noted no end" >&2; code=1; }
+fi
 printf '%s\n' "$code" >"$run/.ended.$attempt" && mv -f "$run/.ended.$attempt" "$run/ended.$attempt"
 if [ -n "$limit" ] && [ "$code" = 143 ]; then
   if [ "$(cat "$run/progressed" 2>/dev/null)" = "$attempt" ]; then
@@ -67,7 +107,8 @@ if [ -n "$limit" ] && [ "$code" = 143 ]; then
     echo "orch: time limit, and no new checkpoint: not queued again" >&2
   fi
 fi
-rm -rf -- "$run/secrets"
+restarts=$(scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* Restarts=\([0-9]*\) .*/\1/p')
+[ "${restarts:-0}" -gt "${SLURM_RESTART_COUNT:-0}" ] || rm -rf -- "$run/secrets"
 exit "$code"
 """
 
@@ -126,7 +167,8 @@ def _task_words(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
         return _process_words(plan, cluster, spec)
     if cluster.container == "pyxis":
         return _pyxis_words(spec)
-    return (*_ATTACHED, cluster.container, *job_words(spec, VARIABLES))
+    task = f"{plan.nodes[0].folder.rpartition('/')[0]}/{TASK_FILE}{cluster.container}"
+    return (f"--task-epilog={task}", "bash", task, *job_words(spec, VARIABLES))
 
 
 def _process_words(plan: Plan, cluster: ClusterSpec, spec: ContainerSpec) -> tuple[str, ...]:

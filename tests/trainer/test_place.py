@@ -326,6 +326,11 @@ def test_only_a_checkpoint_beyond_the_first_is_progress(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["progressed"]
 
 
+def test_the_end_of_an_agent_is_noted(tmp_path: Path) -> None:
+    place_files(tmp_path).end(143)
+    assert (tmp_path / "left").read_text() == "42.0 143\n"
+
+
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files = place_files(tmp_path / "missing")
     files.seen(CheckpointWritten(step=1))

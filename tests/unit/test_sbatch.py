@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -148,8 +150,8 @@ def test_containers_need_an_image() -> None:
 def test_docker_in_a_job_ends_with_its_program() -> None:
     on = cluster(container="docker", image="lab/mine:1", gpus=2)
     _, words, _ = split(batch_script(planned(on), on))
-    assert words[1:5] == ["bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch"]
-    assert words[5:8] == ["docker", "run", "--interactive"]
+    task = "/scratch/orch/.orch-task-docker"  # no container sees this folder
+    assert words[1:5] == [f"--task-epilog={task}", "bash", task, "--interactive"]
     assert "--name" not in words  # two jobs may share a machine
     assert "--detach" not in words
     assert "--rm" in words
@@ -187,8 +189,9 @@ def test_secrets_lie_in_the_runs_folder(tmp_path: Path) -> None:
 class Batch:
     """The script of a job with programs in the place of Slurm's; it has asked for its time limit's signal, USR1."""
 
-    def __init__(self, folder: Path, **programs: str) -> None:
-        on = cluster(workspace=str(folder))
+    def __init__(self, folder: Path, on: Mapping[str, str] = MappingProxyType({}), **programs: str) -> None:
+        """`on`: keys of the cluster."""
+        spec = cluster(workspace=str(folder), **on)
         self.folder, self.run = folder, folder / "orch" / "runs" / lan.IDENTITY.run_id
         (self.run / "logs").mkdir(parents=True)
         (self.run / "secrets").mkdir()
@@ -198,19 +201,26 @@ class Batch:
             (folder / "bin" / name).chmod(0o755)
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
         self.process = subprocess.Popen(
-            ["bash", "-c", batch_script(planned(on), on)], cwd=folder, start_new_session=True,
+            ["bash", "-c", batch_script(planned(spec), spec)], cwd=folder, start_new_session=True,
             env={**os.environ, "PATH": path, "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"},
         )  # fmt: skip
 
-    def ends_at_its_time_limit(self) -> int:
+    def wait_for(self, name: str) -> str:
+        """Wait for a file with a line, and return it."""
         deadline = time.monotonic() + 20
-        while not (self.folder / "begun").exists() and time.monotonic() < deadline:
+        file = self.folder / name
+        while not (file.exists() and file.read_text().endswith("\n")):
+            assert time.monotonic() < deadline
             time.sleep(0.02)
+        return file.read_text().strip()
+
+    def ends_at_its_time_limit(self) -> int:
+        self.wait_for("begun")
         self.process.send_signal(signal.SIGUSR1)
         return self.process.wait(20)
 
 
-STEP = "touch begun; while [ ! -e asked ]; do sleep 0.02; done; exit 143"
+STEP = "echo yes >begun; while [ ! -e asked ]; do sleep 0.02; done; exit 143"
 
 
 def test_a_step_that_ends_while_the_script_still_asks_it_to(tmp_path: Path) -> None:
@@ -227,3 +237,68 @@ def test_a_job_that_is_queued_again_keeps_its_secrets(tmp_path: Path) -> None:
     (batch.run / "progressed").write_text("7.0\n")
     assert batch.ends_at_its_time_limit() == 143
     assert (batch.run / "secrets").exists()
+
+
+@pytest.mark.parametrize(("restarts", "kept"), [("0", False), ("1", True)])
+def test_a_job_that_slurm_itself_queues_again_keeps_its_secrets(tmp_path: Path, restarts: str, kept: bool) -> None:
+    """For a job of a higher priority, or after a lost node: nobody asked the script to queue it again."""
+    shown = f"echo '   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0'"
+    batch = Batch(tmp_path, srun="exit 143", scontrol=shown)
+    assert batch.process.wait(20) == 143
+    assert (batch.run / "secrets").exists() is kept
+
+
+@pytest.mark.parametrize(("left", "code"), [("7.0 0", 0), ("7.0 143", 143), ("6.0 0", 1), ("", 1)])
+def test_a_step_that_ended_well_needs_the_word_of_its_agent(tmp_path: Path, left: str, code: int) -> None:
+    (tmp_path / "of-rank-0").write_text(f"{left}\n" if left else "")
+    batch = Batch(tmp_path, srun=f"cp of-rank-0 orch/runs/{lan.IDENTITY.run_id}/left", scontrol="exit 1")
+    assert batch.process.wait(20) == code
+    assert (batch.run / "ended.7.0").read_text() == f"{code}\n"
+
+
+SRUN = """
+echo $$ >srun
+while :; do case $1 in --task-epilog=*) epilog=${1#*=};; --*) ;; *) break;; esac; shift; done
+"$@"
+code=$?
+echo task >>ends
+"$epilog"
+echo epilog >>ends
+exit $code
+"""
+DOCKER = """
+case $1 in
+run)
+  mkfifo input
+  setsid sh -c 'echo yes >running; cat; sleep 0.5; echo container >>ends; rm running' <input >/dev/null 2>&1 &
+  echo "$PPID" >task
+  exec 4>input
+  echo $$ >client
+  exec cat >&4 ;;
+container) [ -e running ] && echo true ;;
+esac
+"""
+"""A container with the input of its client; it takes half a second to end after that, and nothing of Docker is asked to
+end it."""
+
+
+@pytest.mark.parametrize(
+    ("killed", "ends"),
+    [
+        (["client"], ["container", "task", "epilog"]),
+        (["task", "client"], ["task", "container", "epilog"]),
+        (["srun"], ["container"]),  # it stands for Slurm's process of the task, too: none is left to wait
+    ],
+)
+def test_a_task_lives_as_long_as_its_container(tmp_path: Path, killed: list[str], ends: list[str]) -> None:
+    batch = Batch(tmp_path, {"container": "docker", "image": "lab/mine:1"}, srun=SRUN, docker=DOCKER)
+    batch.wait_for("client")
+    batch.wait_for("running")
+    for name in killed:
+        os.kill(int(batch.wait_for(name)), signal.SIGKILL)
+    assert batch.process.wait(20) == 137
+    deadline = time.monotonic() + 20
+    while (tmp_path / "running").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert (tmp_path / "ends").read_text().split() == ends
+    assert oct((tmp_path / ".orch-task-docker").stat().st_mode & 0o777) == "0o700"

@@ -74,7 +74,12 @@ for step in range(1, steps + 1):
         event("finished", outcome="stopped")
         sys.exit(143)
     time.sleep(0.05)
+if mode == "lost":
+    sys.exit(0)
 event("finished", outcome="done")
+if rank == 0:
+    with open(folder + "/left", "w") as file:
+        file.write(f"{{job}}.{{restart}} 0\\\\n")
 """
 
 
@@ -291,6 +296,7 @@ def test_a_job_that_waits(uni: Cluster) -> None:
     found = uni.status(run)
     assert (found["state"], found["members"][0]["node"]) == ("queued", "uni-0")
     assert "AssocGrpCPUMinutesLimit" in uni("status", run).out
+    assert f"run {run} is queued\n  · the scheduler's reason: AssocGrpCPUMinutesLimit" in uni("why", run).out
     again = uni("resume", run)
     assert again.code == 6
     assert f"orch stop {run}" in again.err
@@ -412,6 +418,15 @@ def test_a_job_that_was_killed_leaves_no_exit_code(uni: Cluster) -> None:
     found = uni.status(run)
     assert found["state"] == "failed"
     assert "left no exit code" in uni("status", run).out
+
+
+def test_a_job_whose_tasks_were_lost_is_no_success(uni: Cluster) -> None:
+    """srun ends with 0 where the processes of Slurm that hold its tasks were killed."""
+    ran = uni.launch(MODE="lost")
+    assert ran.code == 1, ran.err
+    run = json_data(uni("runs", "--json").out)["runs"][0]["run_id"]
+    assert uni.status(run)["state"] == "failed"
+    assert "the agent of rank 0 noted no end" in (uni.run_folder(run) / "logs" / "batch.1.log").read_text()
 
 
 def test_agents_that_do_not_begin(uni: Cluster) -> None:

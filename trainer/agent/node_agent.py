@@ -65,7 +65,10 @@ class NodeAgent:
     def run(self) -> int:
         """Run until the attempt has ended; return the container's exit code."""
         try:
-            return self._run()
+            code = self._run()
+            if self._place_files:
+                self._place_files.end(code)
+            return code
         finally:
             self._log.end(PATIENCE_S)
 

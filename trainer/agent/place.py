@@ -21,7 +21,7 @@ from threading import Thread
 from contract import environment
 from contract.events import CheckpointWritten, Event, TrainingResumed
 from contract.hostlist import MAX_NAMES, HostlistError, expand
-from contract.run_folder import PROGRESSED, place_file
+from contract.run_folder import LEFT, PROGRESSED, place_file
 from trainer.agent.local_network import LocalNetwork
 from trainer.errors import ConfigurationError
 
@@ -301,6 +301,10 @@ class PlaceFiles:
         if isinstance(event, CheckpointWritten) and not self._progressed and (event.step or 0) > self._from_step:
             self._progressed = True
             self._write(PROGRESSED, f"{self._place.job}.{self._place.restarts}")
+
+    def end(self, code: int) -> None:
+        """Note the exit code: srun ends with 0 where its tasks were lost."""
+        self._write(LEFT, f"{self._place.job}.{self._place.restarts} {code}")
 
     def _add_addresses(self) -> None:
         self._write_place({name: next(iter(self._network.addresses_of(name)), "") for name in self._place.names[1:]})
