@@ -81,7 +81,7 @@ class Postmortem:
 
     run_id: str
     state: str
-    """failed, stopped, done, running, or unknown: its end was not seen."""
+    """failed, stopped, done, running, queued, or unknown: its end was not seen."""
     failure: Failure | None = None
     at: str = ""
     """Time of the first sign of the failure."""
@@ -100,6 +100,8 @@ class Postmortem:
 
 def write_postmortem(evidence: Evidence) -> Postmortem:
     """The post-mortem of the newest attempt."""
+    if waits := _queue_reasons(evidence):
+        return Postmortem(run_id=evidence.run_id, state="queued", earlier=_survived(evidence), waits=waits)
     lines = _newest_generation(_newest_attempt(evidence))
     agreed = generation_failures(_newest_attempt(evidence))
     over = next((one for one in agreed if not one.generation), None)
@@ -131,12 +133,28 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         if failure and at and evidence.plan
         else None,
         consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
-        earlier=tuple(one for one in agreed if one.generation),
+        earlier=_survived(evidence),
         heard=heard,
         waits=(*describe_hang(standing, evidence.plan), *describe_waits(lines, heard)) if waited else (),
         places=standing if waited else (),
         silent=evidence.silent,
     )
+
+
+def _queue_reasons(evidence: Evidence) -> tuple[str, ...]:
+    """Sentences about a job that its scheduler has not started yet, or will start again; empty: it is in no queue."""
+    held = evidence.containers.values()
+    if not held or any(container.state is not State.QUEUED for container in held):
+        return ()
+    return tuple(dict.fromkeys(f"the scheduler's reason: {container.error or 'none'}" for container in held))
+
+
+def _survived(evidence: Evidence) -> tuple[GenerationFailure, ...]:
+    """Failures after which the agents restarted the ranks or, on a cluster, the scheduler started the job again."""
+    newest = _newest_attempt(evidence)
+    before = set(evidence.lines) - set(newest) if evidence.plan and evidence.plan.cluster else ()
+    older = generation_failures(line for line in evidence.lines if line in before)
+    return tuple(one for one in (*older, *generation_failures(newest)) if one.generation)
 
 
 def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:

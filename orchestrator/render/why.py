@@ -24,6 +24,7 @@ _STATES = {
     "stopped": "was stopped on request",
     "done": "is done, nothing failed",
     "running": "is running",
+    "queued": "is queued",
     "unknown": "ended in an unknown state: its containers are gone",
 }
 
@@ -45,7 +46,7 @@ def why_lines(report: Postmortem) -> Iterator[str]:
         yield f"    {survived.time[11:19]}  {rank}{survived.node}: {survived.reason or survived.owner}"
     if report.silent:
         yield f"  note: {', '.join(report.silent)} did not answer; this rests on what was collected before"
-    if report.state in ("failed", "running", "unknown"):
+    if report.state in ("failed", "running", "unknown", "queued"):
         yield f"  → orch logs {report.run_id}" + (f" --nodes {report.failure.node}" if report.failure else "")
 
 

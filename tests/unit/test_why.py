@@ -346,3 +346,20 @@ def test_lines_in_a_record(orch: Orch) -> None:
             log.keep(said(number, line.partition(": ")[2]))
     ran = orch("why", "old-1", on=lan.lan(*THREE))
     assert "ValueError: label 11" in ran.out
+
+
+def test_a_run_that_is_queued_again_names_the_node_that_it_lost() -> None:
+    """On a cluster: no rank failed for it, and no exit code is made up."""
+    held = ContainerFacts(id="c", name="c", image="", labels={}, status="queued", error="BeginTime")
+    lost = event(3, "restarting", node="beta", generation=1, outcome="infrastructure", reason="its connection ended")
+    plan = replace(lan.plan(THREE), cluster="uni")
+    evidence = Evidence(run_id="r1", plan=plan, lines=(lost,), containers={"uni-0": held})
+    queued = write_postmortem(evidence)
+    assert list(why_lines(queued)) == [
+        "run r1 is queued", "  · the scheduler's reason: BeginTime", "", "  it survived before",
+        f"    {lan.moment(3)[11:19]}  beta: its connection ended", "  → orch logs r1",
+    ]  # fmt: skip
+    again = replace(plan, attempt=1, started_at=lan.moment(9))
+    runs = {"alpha": replace(held, status="running", error="")}
+    running = write_postmortem(replace(evidence, plan=again, containers=runs))
+    assert (running.state, [one.node for one in running.earlier]) == ("running", ["beta"])

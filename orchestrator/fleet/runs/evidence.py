@@ -34,11 +34,13 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     latest = next((own for record in recorded_runs()[:1] if (own := record.plan())), None)
     if wanted is None and plan and latest and latest.started_at > plan.started_at:  # its containers are gone
         source, plan = resolve_logs(nodes, latest.run_id), latest
-    collect_logs(source.containers, source.record)
+    of_cluster = plan is not None and bool(plan.cluster)
+    collect_logs((*(source.earlier if of_cluster else ()), *source.containers), source.record)
 
     def kernel_of(container: RunningContainer) -> tuple[str, ...]:
-        """Kernel messages since the run started; earlier ones are not its cause."""
-        return kernel_lines(container.node, int(timestamp(plan.started_at))) if plan else ()
+        """Kernel messages since the run started; earlier ones are not its cause. A cluster has those of its login node
+        alone."""
+        return kernel_lines(container.node, int(timestamp(plan.started_at))) if plan and not of_cluster else ()
 
     containers = fan_out(source.containers, lambda one: one.node.engine.container(one.id), timeout_s=TIMEOUT_S)
     kernel = fan_out(source.containers, kernel_of, timeout_s=TIMEOUT_S)
