@@ -10,7 +10,8 @@ from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 
 _HEADER = "# Written by `orch lab up`; removed by `orch lab down`.\n"
-PARTITION = "debug"
+PARTITION, URGENT = "debug", "urgent"
+"""Partitions of a cluster; jobs of the second one take nodes from those of the first."""
 SHARED = "/shared"
 """Folder that all machines of a cluster share, in place of a network file system."""
 WORKSPACE = f"{SHARED}/orch"

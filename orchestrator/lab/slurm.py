@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.lab.inventory import PARTITION, SHARED
+from orchestrator.lab.inventory import PARTITION, SHARED, URGENT
 from orchestrator.lab.node import MachineExtras, MachineFile, SimulatedNode
 from orchestrator.lab.state import LOGIN, Lab, LabClock
 from orchestrator.specs.container_limits import ContainerLimits
@@ -29,7 +29,7 @@ ClusterName={name}
 SlurmctldHost={login}
 AuthType=auth/munge
 # a requeued job starts again after this time, in seconds; the default is 120
-AuthInfo=cred_expire=10
+AuthInfo=cred_expire=5
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -43,17 +43,23 @@ SlurmctldLogFile=/var/log/slurmctld.log
 SlurmdLogFile=/var/log/slurmd.log
 ReturnToService=2
 SchedulerType=sched/backfill
+# a job that waits begins at once; the defaults are 3, 60 and 30 s
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 KillWait=30
-MinJobAge=60
+MinJobAge=10
 SlurmdTimeout=20
 JobRequeue=1
 SlurmdParameters=config_overrides
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 {nodes}
-PartitionName={partition} Nodes={names} Default=YES MaxTime=24:00:00 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName={partition} Nodes={names} Default=YES MaxTime=24:00:00 State=UP PriorityTier=1
+# a job here takes nodes from jobs of the other partition, which are queued again
+PartitionName={urgent} Nodes={names} MaxTime=24:00:00 State=UP PriorityTier=2 PreemptMode=OFF
 """
 
 
@@ -107,6 +113,7 @@ def configuration(lab: Lab, limits: ContainerLimits) -> str:
         nodes="\n".join(machines),
         names=",".join(node.name for node in lab.compute),
         partition=PARTITION,
+        urgent=URGENT,
     )
 
 

@@ -1,72 +1,40 @@
-"""Jobs on a Slurm cluster of the lab, by a batch script written by hand: agents of the trainer under a scheduler."""
+"""Runs on a Slurm cluster of the lab, launched by the command line, and what is to be known of their jobs."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.lab.inventory import SHARED, WORKSPACE
+from orchestrator.lab.inventory import URGENT, WORKSPACE
 from orchestrator.lab.slurm import this_python
+from orchestrator.specs.inventory_files.inventory_yaml import write_yaml
 from tests.lab.conftest import LAB, Orch
 
 CLUSTER = f"{LAB}slurm"
 NODES = ("alpha", "beta", "gamma")
 ROOT = Path(__file__).parents[2]
 PROJECT = f"{WORKSPACE}/lab"
-TEXT = f"{PROJECT}/texto.txt"
-IMAGE = "lab/jobs"
-PASSED_ON = (
-    "PYTHONPATH", "ORCH_RUN_ID", "ORCH_RUN_DIR", "ORCH_EVENTS", "ORCH_BACKEND", "ORCH_PG_TIMEOUT_S", "OMP_NUM_THREADS",
-    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "SLURM_JOB_ID", "SLURM_JOB_NODELIST",
-    "SLURM_NODEID", "SLURM_RESTART_COUNT", "SLURMD_NODENAME",
-)  # fmt: skip
-"""Variables of a job that a container gets."""
+IMAGE = "lab/jobs:1"
+DATA, IN_CONTAINERS, PROCESSES = "data", "containers.yaml", "processes.yaml"
+"""Files beside the commands: prepared text, an inventory with the cluster whose jobs start containers, and one of nodes
+that are processes."""
 LAST = 1_000_000
 """A step that no job reaches."""
 EXACT = ("--sync", "fp32", "--shares", "equal", "--schedule", "constant", "--no-compile", "--no-amp", "--seed", "7")
 MODEL = ("--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--lr", "3e-3", "--batch-size", "2")
-FOR_EVER = ("--max-steps", str(LAST), "--checkpoint-every", str(LAST), "--eval-every", "0")
-OVER = ("", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
-"""States of a job that has ended; empty: Slurm has forgotten it."""
-
-SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name=orch:{run} --nodes={nodes} --ntasks-per-node=1 --cpus-per-task=2 --time={minutes}
-#SBATCH --requeue --signal=B:USR1@90 --output={folder}/logs/batch.%j.log --open-mode=append
-run={folder}
-export PYTHONPATH={root} ORCH_RUN_ID={run} ORCH_RUN_DIR="$run" ORCH_EVENTS=1 ORCH_BACKEND=gloo ORCH_PG_TIMEOUT_S=60
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=60 OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GPUS_PER_NODE=1 PYTHONUNBUFFERED=1
-cd {project}
-srun --kill-on-bad-exit=0 --wait=0 --open-mode=append \\
-    --output="$run/logs/%n.$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}.log" {started} &
-step=$!
-again=
-trap 'again=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
-while :; do
-    wait "$step"
-    code=$?
-    kill -0 "$step" 2>/dev/null || break
-done
-echo "srun ended with $code"
-life="$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}"
-if [ -n "$again" ] && [ "$code" = 143 ] && [ "$(cat "$run/progressed")" = "$life" ]; then
-    scontrol requeue "$SLURM_JOB_ID"
-    sleep 30
-fi
-exit "$code"
-"""
+GPT2 = ("gpt2", *MODEL, *EXACT, "--log-every", "1", "--eval-every", "0")
+FOR_EVER = (*GPT2, "--max-steps", str(LAST), "--checkpoint-every", str(LAST))
 
 
 def on(machine: str, *argv: str, user: str = "orch", check: bool = True, timeout_s: float = 60) -> str:
@@ -75,96 +43,104 @@ def on(machine: str, *argv: str, user: str = "orch", check: bool = True, timeout
     return subprocess.run(command, capture_output=True, text=True, check=check, timeout=timeout_s).stdout
 
 
-def until(true: Callable[[], object], what: str, timeout_s: float) -> float:
+def until(true: Callable[[], object], what: str, timeout_s: float, every_s: float = 0.2) -> float:
     """Wait for a condition; the seconds that it took."""
     begin = time.monotonic()
     while not true():
         assert time.monotonic() - begin < timeout_s, f"{what} did not come within {timeout_s:.0f} s"
-        time.sleep(0.2)
+        time.sleep(every_s)
     return time.monotonic() - begin
+
+
+def node_states() -> dict[str, str]:
+    """The state of each node by Slurm."""
+    return dict(line.split() for line in on("login", "sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").splitlines())
 
 
 def idle() -> bool:
     """Whether all nodes are free."""
-    states = on("login", "sinfo", "--noheader", "--Node", "--format", "%T").split()
-    return states == ["idle"] * len(NODES)
+    return set(node_states().values()) == {"idle"}
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job that was submitted, with its run's folder on the shared storage."""
+class Run:
+    """A run on the cluster, with its job and its folder on the shared storage."""
 
+    orch: Orch
     id: str
-    folder: str
+    job: str
 
     @property
+    def folder(self) -> str:
+        return f"{PROJECT}/runs/{self.id}"
+
     def state(self) -> str:
-        return on(
-            "login", "squeue", "--noheader", "--states", "all", "--job", self.id, "--format", "%T", check=False
-        ).strip()
+        """The state by `orch status`."""
+        return str(self.orch("status", self.id, "--json").json["state"])
 
     def read(self, name: str) -> str:
         return on("login", "cat", f"{self.folder}/{name}", check=False)
 
     def lines(self, rank: int = 0, life: int = 0) -> list[str]:
         """What a node's agent and its ranks have written, each line with its time."""
-        return self.read(f"logs/{rank}.{self.id}.{life}.log").splitlines()
+        return self.read(f"logs/{rank}.{self.job}.{life}.log").splitlines()
 
     def events(self, kind: str, life: int = 0, rank: int = 0) -> list[dict[str, Any]]:
         found = [line.partition("@orch ")[2] for line in self.lines(rank, life) if f'"event": "{kind}"' in line]
         return [json.loads(text) for text in found if text]
 
-    def steps(self) -> list[int]:
+    def checkpoints(self) -> list[int]:
         """Steps of the run's checkpoints, each verified."""
         names = on("login", "ls", f"{self.folder}/checkpoints", check=False).split()
         return sorted(int(name.removeprefix("step-")) for name in names if re.fullmatch(r"step-[0-9]{8}", name))
 
+    def has_ended(self, life: int = 0) -> bool:
+        """Whether the batch script of this life has noted its end."""
+        return bool(self.read(f"ended.{self.job}.{life}"))
+
     def wait_for_steps(self, life: int = 0) -> None:
-        until(lambda: self.events("step", life) or self.state in OVER, "the first step", 90)
+        until(lambda: self.events("step", life) or self.has_ended(life), "the first step", 90)
         assert self.events("step", life), self.report()
 
     def report(self) -> str:
-        return "\n".join((self.state, self.read(f"logs/batch.{self.id}.log"), *self.lines()[-30:]))
+        return "\n".join((self.read(f"logs/batch.{self.job}.log"), *self.lines()[-30:]))
 
 
-def submit(run: str, *words: str, minutes: int = 10, in_containers: bool = False) -> Job:
-    """Submit a job that trains GPT-2 on all nodes, as processes or in containers of the nodes' engines."""
-    folder = f"{PROJECT}/runs/{run}"
-    started: tuple[str, ...] = (
-        sys.executable, "-P", "-m", "trainer.agent", "--place", "slurm", "--port", "20000", "--stamp-lines",
-        *(("--end-with-stdin",) if in_containers else ()),
-        "--", "torchrun", "--nnodes", str(len(NODES)), "--nproc-per-node", "1", "--rdzv-id", run, "--max-restarts", "0",
-        "-m", "trainer", "gpt2", "train", *MODEL, *EXACT, "--log-every", "1", "--run-dir", folder, *words,
-    )  # fmt: skip
-    if in_containers:  # its standard input ends with the docker CLI, and not before
-        words_of_docker = (*docker_run(run), *started)
-        started = ("bash", "-c", 'exec "$@" < <(exec sleep infinity)', "orch", *words_of_docker)
-    script = SCRIPT.format(
-        run=run, nodes=len(NODES), minutes=minutes, folder=folder, root=ROOT, project=PROJECT,
-        started=shlex.join(started),
-    )  # fmt: skip
-    prepare = f"umask 077; mkdir -p {folder}/logs; printf %s {'ab' * 32} > {folder}/agents.token; sbatch --parsable"
-    command = ("docker", "exec", "--interactive", "--user", "orch", f"orch-{CLUSTER}-login", "sh", "-c", prepare)
-    ended = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return Job(ended.stdout.strip(), folder)
+def launch(orch: Orch, name: str, *command: str, options: tuple[str, ...] = (), in_containers: bool = False) -> Run:
+    """Launch on all nodes of the cluster, and leave the run there."""
+    orch = by(orch, IN_CONTAINERS) if in_containers else orch
+    if in_containers:
+        options = (*options, *(word for path in this_python().folders for word in ("--mount", f"{path}:{path}:ro")))
+    started = ("--yes", "--detach", "--json", "--name", name, *options, "--", *command)
+    done = orch("launch", "--on", "lab", "--nodes", str(len(NODES)), "--data", DATA, *started)
+    assert done.code == 0, done.err
+    return Run(orch, done.json["run_id"], done.json["job"])
 
 
-def docker_run(run: str) -> tuple[str, ...]:
-    """Words before a command that is to run in a container, with the Python of the cluster and its shared folder."""
-    shown = (word for one in this_python().folders for word in ("--volume", f"{one}:{one}:ro"))
-    passed = (word for name in PASSED_ON for word in ("--env", name))
-    return (
-        "docker", "run", "--rm", "--interactive", "--init", "--network", "host", "--user", "1000:1000",
-        "--label", f"orch.run_id={run}", "--volume", f"{SHARED}:{SHARED}", *shown, *passed, "--env", "HOME=/tmp",
-        "--workdir", PROJECT, IMAGE,
-    )  # fmt: skip
+def by(orch: Orch, inventory: str) -> Orch:
+    """The same command with another inventory of its folder."""
+    return replace(orch, environment={**orch.environment, "ORCH_INVENTORY": str(orch.folder / inventory)})
+
+
+def losses(orch: Orch, run: str) -> dict[int, float]:
+    """Loss by step, as `orch logs` has it."""
+    done = orch("logs", run, "--json")
+    assert done.code == 0, done.err
+    events = [line["event"] for line in map(json.loads, done.out.splitlines()) if line.get("event")]
+    return {event["step"]: event["loss"] for event in events if event["kind"] == "step"}
+
+
+def preempt() -> str:
+    """Submit a job that takes the nodes from all others for a moment; its id."""
+    options = (f"--partition={URGENT}", f"--nodes={len(NODES)}", "--exclusive", "--output=/dev/null")
+    return on("login", "sbatch", "--parsable", *options, "--wrap=sleep 1").strip()
 
 
 def make_image(machine: str) -> None:
     """Give a node's engine an image: the libraries of the machine itself, for the Python that it sees."""
     left_out = " ".join(f"--exclude './{path}'" for path in ("usr/share", "usr/sbin", "var", "usr/bin/*docker*"))
-    script = f"tar --create --one-file-system --directory / {left_out} . | docker import - {IMAGE}"
+    path = f"ENV PATH={Path(sys.executable).parent}:/usr/bin:/bin"
+    script = f"tar --create --one-file-system --directory / {left_out} . | docker import --change '{path}' - {IMAGE}"
     on(machine, "sh", "-c", f"docker image inspect {IMAGE} > /dev/null 2>&1 || {script}", user="root", timeout_s=300)
 
 
@@ -174,22 +150,24 @@ def containers() -> dict[str, list[str]]:
     return {name: ids for name, ids in found.items() if ids}
 
 
-def _kill_clients(_job: Job) -> None:
+def _kill_on_all(pattern: str) -> None:
     for name in NODES:
-        on(name, "pkill", "-KILL", "-f", "^docker run")
+        on(name, "pkill", "-KILL", "-f", pattern, user="root")
 
 
-KILLS: Mapping[str, Callable[[Job], object]] = {
-    "scancel": lambda job: on("login", "scancel", job.id),
-    "scancel --signal=KILL --full": lambda job: on("login", "scancel", "--signal=KILL", "--full", job.id),
-    "killed docker CLI": _kill_clients,
+KILLS: Mapping[str, Callable[[Run], object]] = {
+    "scancel": lambda run: on("login", "scancel", run.job),
+    "scancel --signal=KILL --full": lambda run: on("login", "scancel", "--signal=KILL", "--full", run.job),
+    "killed docker CLI": lambda _run: _kill_on_all("^docker run"),
+    "killed slurmstepd": lambda run: _kill_on_all(rf"^slurmstepd: \[{run.job}\.0\]"),
 }
 """Ends of a job in containers."""
 
 
 @contextmanager
 def a_cluster(folder: Path, figure: Callable[[str], None]) -> Iterator[Orch]:
-    """A cluster of three nodes with data for GPT-2; skipped where Debian's packages cannot be had."""
+    """A cluster of three nodes, text for GPT-2 and inventories in this folder; skipped where Debian's packages cannot
+    be had."""
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
     environment.pop("ORCH_INVENTORY", None)
     command = Orch(folder, environment)
@@ -200,16 +178,37 @@ def a_cluster(folder: Path, figure: Callable[[str], None]) -> Iterator[Orch]:
             pytest.skip(f"Debian's packages cannot be had: {up.err[-300:]}")
         assert up.code == 0, up.err
         figure(f"orch lab up --engine slurm: {up.seconds:.0f} s")
-        text = "\n".join(f"en el principio era la palabra {one} y con ella vino toda cosa {one}" for one in range(600))
-        where = ("--text", TEXT, "--data-dir", f"{PROJECT}/Data")
-        data = shlex.join((sys.executable, "-m", "trainer", "gpt2", "prepare", *where, "--vocab-size", "300"))
-        make = f"mkdir -p {PROJECT} && cat > {TEXT} && PYTHONPATH={ROOT} {data}"
-        done = subprocess.run(
-            ("docker", "exec", "--interactive", "--user", "orch", f"orch-{CLUSTER}-login", "sh", "-c", make),
-            input=text, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        _prepare(folder)
+        _write_inventories(folder)
         yield command
     finally:
         down = command("lab", "down", "--yes")
         assert down.code == 0, down.err
+
+
+def _prepare(folder: Path) -> None:
+    text = "\n".join(f"en el principio era la palabra {one} y con ella vino toda cosa {one}" for one in range(600))
+    (folder / "text.txt").write_text(text)
+    where = ("--text", str(folder / "text.txt"), "--data-dir", str(folder / DATA))
+    subprocess.run(
+        (sys.executable, "-m", "trainer", "gpt2", "prepare", *where, "--vocab-size", "300"),
+        cwd=ROOT, capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+
+
+def _write_inventories(folder: Path) -> None:
+    """The lab's cluster with containers, and three nodes that are processes of this computer."""
+    from ruamel.yaml import YAML
+
+    whole = YAML(typ="safe").load((folder / "state" / "orch" / "lab" / "inventory.yaml").read_text())
+    cluster = whole["clusters"]["lab"]
+    contained = {**whole, "clusters": {"lab": {**cluster, "container": "docker", "image": IMAGE}}}
+    (folder / IN_CONTAINERS).write_text(write_yaml(contained, header=""))
+    nodes = {
+        name: {"address": f"127.0.0.{number}", "workspace": str(folder / name)}
+        for number, name in enumerate(NODES, start=11)
+    }
+    limits = {"cpus": float(cluster["cpus"]), "memory": cluster["memory"]}
+    defaults = {"connection": "local", "engine": "process", "limits": limits}
+    text = write_yaml({"project": "lab", "defaults": defaults, "nodes": nodes}, header="")
+    (folder / PROCESSES).write_text(text)

@@ -1,8 +1,7 @@
-"""The trainer under a real Slurm: three nodes, a batch script written by hand, and all that ends a job."""
+"""Runs under a real Slurm, by the command line: three nodes, and all that ends a job."""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import time
@@ -11,71 +10,151 @@ import pytest
 
 from tests.conftest import Figure
 from tests.lab.conftest import Orch
-from tests.lab.slurm_jobs import FOR_EVER, KILLS, NODES, containers, idle, make_image, on, submit, until
+from tests.lab.slurm_jobs import (
+    DATA,
+    FOR_EVER,
+    GPT2,
+    KILLS,
+    NODES,
+    PROCESSES,
+    Run,
+    by,
+    containers,
+    idle,
+    launch,
+    losses,
+    make_image,
+    on,
+    preempt,
+    until,
+)
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
+STEPS = 100
+WRONG = """\
+import os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if os.environ["RANK"] == "1":
+    raise ValueError("nine is not prime")
+time.sleep(600)
+"""
 
-def test_a_job_trains_on_all_nodes_and_leaves_who_took_part(cluster: Orch, figure: Figure) -> None:
-    job = submit("whole", "--max-steps", "8", "--checkpoint-every", "4", "--eval-every", "0")
-    job.wait_for_steps()
-    until(lambda: job.state == "COMPLETED", "the end", 60)
-    assert job.steps()[-1] == 8, job.report()
-    place = json.loads(job.read("place-0.json"))
-    assert (place["names"], place["job"], place["restart"]) == (list(NODES), job.id, 0)
-    assert all(re.fullmatch(r"10\.87\.\d+\.\d+", one) for one in place["addresses"]), place
-    assert job.read("progressed") == f"{job.id}.0\n"
-    for rank, node in enumerate(NODES):
-        (finished,) = job.events("finished", rank=rank)
-        assert (finished["outcome"], job.events("generation", rank=rank)[0]["node"]) == ("done", node)
-        stamps = [line.partition(" ")[0] for line in job.lines(rank)]
-        assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z", one) for one in stamps), job.lines(rank)
-        assert stamps == sorted(stamps)
+
+def resumed_where_it_stopped(run: Run, life: int) -> int:
+    """The step at which a life of the job continued: the last one of the life before it."""
+    until(lambda: run.events("step", life), f"life {life}", 90)
+    (stopped,) = run.events("stopped", life - 1)
+    assert run.events("resumed", life)[0]["step"] == stopped["step"], run.report()
+    assert run.events("step", life)[0]["step"] == stopped["step"] + 1
+    return int(stopped["step"])
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: Orch, figure: Figure) -> Run:
+    """A run that was followed to its end."""
+    where = ("--on", "lab", "--nodes", str(len(NODES)), "--data", DATA, "--yes", "--name", "whole")
+    done = cluster("launch", *where, "--", *GPT2, "--max-steps", str(STEPS))
+    assert done.code == 0, done.out + done.err
+    figure(f"launch of {STEPS} steps on Slurm, command to end: {done.seconds:.0f} s")
+    found = re.search(r"run (\S+) submitted to lab as job (\d+)", done.err)
+    assert found, done.err
+    assert f"attempt 0 on {', '.join(NODES)}" in done.err
+    return Run(cluster, found[1], found[2])
+
+
+def test_the_losses_are_those_of_process_nodes(whole: Run, figure: Figure) -> None:
+    """Bit by bit: the same command and seed on nodes that are processes of this computer."""
+    here = by(whole.orch, PROCESSES)
+    done = here.launch("--data", DATA, "--name", "here", "--", *GPT2, "--max-steps", str(STEPS), nodes=str(len(NODES)))
+    assert done.code == 0, done.out + done.err
+    found = re.search(r"run (\S+) done", done.err)
+    assert found, done.err
+    on_slurm, on_processes = losses(whole.orch, whole.id), losses(here, found[1])
+    assert list(on_slurm) == list(range(1, STEPS + 1))
+    assert on_slurm == on_processes
+    figure(f"launch of {STEPS} steps on process nodes, command to end: {done.seconds:.0f} s")
+
+
+def test_a_stopped_run_is_resumed_at_the_step(cluster: Orch, figure: Figure) -> None:
+    run = launch(cluster, "stopped", *FOR_EVER)
+    run.wait_for_steps()
+    assert run.state() == "running"
+    stopped = cluster("stop", run.id)
+    assert stopped.code == 0, stopped.err
+    (last,) = run.events("stopped")
+    assert run.checkpoints()[-1] == last["step"], run.report()
+    assert run.state() == "stopped"
+    resumed = cluster("resume", run.id, "--yes", "--", *GPT2, "--max-steps", str(last["step"] + 5))
+    assert resumed.code == 0, resumed.out + resumed.err
+    assert f"resumed at step {last['step']}" in resumed.out + resumed.err
+    assert run.state() == "succeeded"
+    figure(f"orch stop on Slurm: {stopped.seconds:.0f} s; resumed at step {last['step']}, in {resumed.seconds:.0f} s")
 
 
 def test_scancel_saves_the_step_that_ran_and_frees_the_nodes(cluster: Orch, figure: Figure) -> None:
-    job = submit("cancelled", *FOR_EVER)
-    job.wait_for_steps()
+    run = launch(cluster, "cancelled", *FOR_EVER)
+    run.wait_for_steps()
     time.sleep(random.uniform(0, 2))  # noqa: S311  # the random moment itself
-    on("login", "scancel", job.id)
+    on("login", "scancel", run.job)
     seconds = until(idle, "free nodes", 30)
-    (stopped,) = job.events("stopped")
-    assert job.steps()[-1] == stopped["step"], job.report()
-    assert job.state in ("CANCELLED", "")
+    (stopped,) = run.events("stopped")
+    assert run.checkpoints()[-1] == stopped["step"], run.report()
+    assert run.state() == "stopped"
     figure(f"scancel: checkpoint of step {stopped['step']}, nodes free after {seconds:.1f} s")
 
 
-def test_a_job_whose_time_is_over_continues_at_the_very_step(cluster: Orch, figure: Figure) -> None:
-    job = submit("requeued", *FOR_EVER)
-    job.wait_for_steps()
-    on("login", "scancel", "--batch", "--signal=USR1", job.id)  # as Slurm does before the time limit
-    seconds = until(lambda: job.events("resumed", life=1) and job.events("step", life=1), "the next life", 120)
-    (stopped,) = job.events("stopped")
-    assert job.events("resumed", life=1)[0]["step"] == stopped["step"]
-    assert job.events("step", life=1)[0]["step"] == stopped["step"] + 1
-    assert json.loads(job.read("place-1.json"))["restart"] == 1
-    figure(f"requeued: trains again after {seconds:.0f} s, from step {stopped['step']}")
-    on("login", "scancel", job.id)
+def test_a_job_that_is_queued_again_continues_at_the_step(cluster: Orch, figure: Figure) -> None:
+    """First at its time limit, then for a job of a partition with a higher priority."""
+    run = launch(cluster, "requeued", *FOR_EVER)
+    run.wait_for_steps()
+    on("login", "scancel", "--batch", "--signal=USR1", run.job)  # as Slurm does before the time limit
+    begin = time.monotonic()
+    step = resumed_where_it_stopped(run, 1)
+    figure(f"time limit: trains again after {time.monotonic() - begin:.0f} s, from step {step}")
+    begin = time.monotonic()
+    preempt()
+    step = resumed_where_it_stopped(run, 2)
+    figure(f"preempted: trains again after {time.monotonic() - begin:.0f} s, from step {step}")
+    assert run.state() == "running"
+    assert cluster("stop", run.id).code == 0
     until(idle, "free nodes", 30)
 
 
-def test_an_error_of_the_users_is_not_queued_again(cluster: Orch) -> None:
-    job = submit("wrong", *FOR_EVER, "--preset", "enormous")
-    until(lambda: job.state == "FAILED", "the end", 60)
-    assert job.read("progressed") == ""
-    until(idle, "free nodes", 30)
+def test_an_exception_of_the_users_ends_all_nodes_and_has_its_line(cluster: Orch, figure: Figure) -> None:
+    folder = cluster.folder / "own"
+    folder.mkdir()
+    (folder / "train.py").write_text(WRONG)
+    run = launch(cluster, "wrong", "python", "train.py", options=("--workdir", str(folder)))
+    until(lambda: any("nine is not prime" in line for line in run.lines(1)), "the exception", 60)
+    seconds = until(idle, "free nodes", 10)
+    assert cluster("wait", run.id).code == 1
+    assert run.state() == "failed"
+    why = cluster("why", run.id)
+    for words in ("beta", "rank 1", "nine is not prime", "train.py:6"):
+        assert words in why.out, why.out
+    assert run.read("progressed") == ""
+    figure(f"an exception on one rank: nodes free after {seconds:.1f} s")
 
 
 def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
-    """Slurm kills the docker CLI, which passes nothing on to its container; `benchmarks/slurm_stops.py` tries the other
-    ends."""
+    """Nor is a node free before; `python -m benchmarks.slurm` tries the other ends."""
     for name in NODES:
         make_image(name)
-    job = submit("contained", *FOR_EVER, in_containers=True)
-    job.wait_for_steps()
+    run = launch(cluster, "contained", *FOR_EVER, in_containers=True)
+    run.wait_for_steps()
     assert sorted(containers()) == sorted(NODES)
-    KILLS["scancel --signal=KILL --full"](job)
+    KILLS["killed docker CLI"](run)
     seconds = until(idle, "free nodes", 40)
-    more = until(lambda: not containers(), "the end of the containers", 5)
-    figure(f"containers in a killed job: nodes free after {seconds:.1f} s, containers gone {more:.1f} s later")
-    assert job.steps(), job.report()
+    assert not containers()
+    assert run.checkpoints(), run.report()
+    figure(f"killed docker CLIs: containers gone and nodes free after {seconds:.1f} s")
+
+
+def test_what_slurm_has_forgotten_is_known(whole: Run) -> None:
+    until(lambda: not on("login", "squeue", "-h", "-t", "all", "-j", whole.job, check=False), "the job's oblivion", 60)
+    assert whole.state() == "succeeded"
+    assert "is done, nothing failed" in whole.orch("why", whole.id).out
+    assert len(losses(whole.orch, whole.id)) == STEPS

@@ -46,7 +46,9 @@ def test_the_configuration_names_every_machine_with_its_address() -> None:
     assert "SlurmctldHost=login(10.87.0.13)" in lines
     assert "NodeName=alpha NodeAddr=10.87.0.11 CPUs=2 RealMemory=4608 State=UNKNOWN" in lines
     assert "NodeName=beta NodeAddr=10.87.0.12 CPUs=2 RealMemory=4608 State=UNKNOWN" in lines
-    assert "PartitionName=debug Nodes=alpha,beta Default=YES MaxTime=24:00:00 State=UP" in lines
+    assert "PartitionName=debug Nodes=alpha,beta Default=YES MaxTime=24:00:00 State=UP PriorityTier=1" in lines
+    urgent = "PartitionName=urgent Nodes=alpha,beta MaxTime=24:00:00 State=UP PriorityTier=2 PreemptMode=OFF"
+    assert urgent in lines
 
 
 def test_machines_share_a_key_a_folder_and_the_names() -> None:
