@@ -156,6 +156,7 @@ def _task_words(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
     options += ["--place-folder", inside, "--stamp-lines"]
     options += ["--interface", cluster.interface] if cluster.interface else []
     options += ["--end-with-stdin"] if cluster.container in ("docker", "podman") else []
+    options += ["--end-with-parent"] if not contained else []
     spec = late_bound(plan.nodes[0].container, *options)
     spec = replace(
         spec,

@@ -412,6 +412,33 @@ def test_an_agent_that_waits_for_a_name_ends_when_it_is_asked_to(tmp_path: Path,
             agent.kill()
 
 
+def test_an_agent_ends_when_the_process_that_started_it_was_killed(tmp_path: Path) -> None:
+    """As slurmstepd may be: Slurm gives the node to others then."""
+    waiting = {"SLURM_JOB_NODELIST": "no.such.name.invalid,n2", "SLURM_NODEID": "1"}
+    with subprocess.Popen(
+        ("sh", "-c", '"$@" & echo $! >agent; wait', "sh", *agent_command("--end-with-parent")),
+        cwd=tmp_path, env=agent_environment(tmp_path, **waiting), stdout=subprocess.DEVNULL,
+    ) as parent:  # fmt: skip
+        deadline = time.monotonic() + 30
+        while not (file := tmp_path / "agent").exists() or not file.read_text().endswith("\n"):
+            time.sleep(0.02)
+        agent = int(file.read_text())
+        while len(list(Path(f"/proc/{agent}/task").iterdir())) < 2:
+            assert time.monotonic() < deadline, "no thread looks at the parent"
+            time.sleep(0.02)
+        parent.kill()
+    while is_alive(agent):
+        assert time.monotonic() < deadline, "the agent outlives its parent"
+        time.sleep(0.1)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def handles(process: int, number: int) -> bool:
     """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
     caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]

@@ -27,6 +27,8 @@ if __name__ == "__main__":
     stdin_end = StdinEnd()
     if given.end_with_stdin:
         stdin_end.watch()
+    if given.end_with_parent:
+        stdin_end.watch_parent()
     try:
         code = NodeAgent(complete(given, os.environ), stdin_end).run()
     except TrainerError as error:

@@ -96,6 +96,9 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--end-with-stdin", action="store_true", help="the end of standard input is a request to stop, as SIGTERM"
     )
+    parser.add_argument(
+        "--end-with-parent", action="store_true", help="the end of the process that started it is one, too"
+    )
     parser.add_argument("--stamp-lines", action="store_true", help="write the time in UTC before each line")
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
@@ -127,7 +130,7 @@ def complete(given: argparse.Namespace, environ: Mapping[str, str]) -> AgentOpti
     values = vars(given).copy()
     kind, interface = values.pop("place"), values.pop("interface")
     attempt_base, place_folder = values.pop("attempt_base"), values.pop("place_folder")
-    del values["stamp_lines"], values["end_with_stdin"]
+    del values["stamp_lines"], values["end_with_stdin"], values["end_with_parent"]
     run_id, folder = environ.get(environment.RUN_ID, ""), Path(environ.get(environment.RUN_DIR) or ".")
     if kind == "fixed":
         names, command = tuple(values.pop("nodes").split(",")), tuple(values.pop("command"))
