@@ -76,13 +76,13 @@ def main() -> int:
         starts.report()
         for number in range(given.stops):
             good += _good(f"stop {number}", lambda run: stop(orch, run))
+        for number in range(given.lost):
+            good += _good(f"lost {number}", lambda run: lose(orch, run))
         for name in NODES if given.kills else ():
             make_image(name)
         for number in range(given.kills):
             how = list(KILLS)[number % len(KILLS)]
             good += _good(f"kill {number}", lambda run, how=how: kill(orch, run, how))
-        for number in range(given.lost):
-            good += _good(f"lost {number}", lambda run: lose(orch, run))
     tried = given.starts + given.stops + given.kills + given.lost
     say(f"{good} of {tried} good")
     return int(good < tried)

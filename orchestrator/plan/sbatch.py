@@ -50,8 +50,8 @@ containers' program follows."""
 # To queue a job again ends this script and its `sleep` by SIGTERM: the secrets are for the next life. So they are where
 # Slurm queues it again itself, for another job or after a lost node: it counts that before it ends this script.
 # A container is no child of its program, and Slurm knows nothing of it: the task lives as long as the container, by a
-# shell that outlives the program, and Slurm's own process of the task waits for 5 s at most where the shell was killed.
-# The input of a container ends when any of these three is gone, and its agent stops then.
+# shell that outlives the program, and Slurm's own process of the task waits a few seconds (srun(1), --task-epilog)
+# where the shell was killed. The input of a container ends when any of these three is gone, and its agent stops then.
 _BODY = r"""
 run=$1
 shift
