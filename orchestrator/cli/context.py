@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from orchestrator.cli.completion import cluster_names
 from orchestrator.cli.inventory_place import GIVEN, inventory_place
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say
-from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files import HINT
 from orchestrator.specs.selection import select_nodes
 
 if TYPE_CHECKING:  # every command loads this module, also for its help and for completion
     from orchestrator.fleet.connect import Holder
+    from orchestrator.nodes.interface import Node
+    from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import Inventory, NodeSpec
+
+
+WAIT_S = 600.0
+"""Default for the time that a job for checks may wait in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +55,83 @@ class ChosenNodes:
         """Return the inventory and the chosen nodes."""
         loaded = load_inventory(self.inventory)
         return loaded, loaded.select(self.nodes, self.label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedNodes:
+    """Connected nodes that a command checks."""
+
+    loaded: LoadedInventory
+    specs: tuple[NodeSpec, ...]
+    nodes: tuple[Node, ...]
+    cluster: ClusterSpec | None = None
+    """The cluster that has allocated the nodes; None: they are machines of the inventory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodesToCheck(ChosenNodes):
+    """The options that choose nodes of an inventory, or nodes that a cluster allocates for the time of a check."""
+
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            autocompletion=cluster_names,
+            help="Check nodes of this cluster: a job holds as many as --nodes says (default: 1) until the end.",
+        ),
+    ] = ""
+    wait: Annotated[
+        int | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="With --on: how long the job may wait in the queue before it is withdrawn (default: 600).",
+            show_default=False,
+        ),
+    ] = None
+
+    @contextmanager
+    def connected(self) -> Iterator[CheckedNodes]:
+        """Yield the nodes; those of a cluster are released at the end."""
+        from orchestrator.fleet.connect import connected
+
+        if self.on:
+            with self._allocated() as checked:
+                yield checked
+            return
+        if self.wait is not None:
+            raise UsageError("--wait needs --on: nodes of the inventory have no queue", hint="orch doctor --on CLUSTER")
+        loaded, specs = self.load()
+        with connected(specs) as nodes:
+            yield CheckedNodes(loaded=loaded, specs=specs, nodes=nodes)
+
+    @contextmanager
+    def _allocated(self) -> Iterator[CheckedNodes]:
+        from orchestrator.checks.cluster_findings import NOT_CHECKED
+        from orchestrator.fleet.connect import carrier_of
+        from orchestrator.fleet.readiness.allocation import allocated, spec_of
+        from orchestrator.nodes.call_log import logged
+
+        number = self.nodes or "1"
+        if self.label or not number.isdecimal() or int(number) < 1:
+            raise UsageError(
+                f"with --on, {self.on}'s scheduler chooses the nodes: only a number of them can be given",
+                hint=f"--on {quote(self.on)} --nodes 2   # certain nodes: `options: {{nodelist: …}}` of the cluster",
+            )
+        loaded = load_inventory(self.inventory)
+        cluster = loaded.inventory.cluster(self.on)
+        carrier = carrier_of(cluster)
+        try:
+            wait_s = WAIT_S if self.wait is None else self.wait
+            with allocated(carrier, int(number), wait_s=wait_s, tell=say) as allocation:
+                nodes = allocation.nodes()
+                specs = tuple(spec_of(cluster, node.name, node.host) for node in nodes)
+                say(NOT_CHECKED.format(cluster=cluster.name))
+                yield CheckedNodes(loaded=loaded, specs=specs, nodes=tuple(map(logged, nodes)), cluster=cluster)
+        finally:
+            carrier.login.close()
 
 
 def load_inventory(path: Path | None) -> LoadedInventory:

@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
 
 from orchestrator.cli.consent import agreed, require_consent
-from orchestrator.cli.context import ChosenNodes
+from orchestrator.cli.context import CheckedNodes, NodesToCheck
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import report_error, say, with_inventory
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError
+from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
     from orchestrator.render.findings import DoctorReport
-    from orchestrator.specs.request import LaunchRequest
 
 EXAMPLES = """\
 orch doctor
 orch doctor --nodes beta,gamma --only network,clock.skew
 orch doctor --fix
+orch doctor --on uni --nodes 3
 """
 
 
 def doctor(
     *,
-    chosen: ChosenNodes,
+    chosen: NodesToCheck,
     only: str = typer.Option(
         "", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."
     ),
@@ -40,27 +41,24 @@ def doctor(
 ) -> int:
     """Check every node and every network path; report each problem, its cause and the command that fixes it.
 
-    Nothing is changed without --fix. Exit code 4: a launch would be refused or fail, or a node could not be checked.
+    Nothing is changed without --fix. With --on, a job of a cluster holds nodes for the check, and findings say what
+    only the administrator can do. Exit code 4: a launch would be refused or fail, or a node could not be checked.
     """
-    from orchestrator.fleet.connect import connected
     from orchestrator.render.findings import doctor_data, doctor_screen
-    from orchestrator.specs.request import LaunchRequest
 
+    if fix and chosen.on:
+        raise UsageError(
+            "--fix changes machines, and those of a cluster are its administrator's",
+            hint=f"orch doctor --on {quote(chosen.on)}",
+        )
     if fix:
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
-    loaded, specs = chosen.load()
-    request = LaunchRequest(
-        project=loaded.inventory.project,
-        nodes=specs,
-        master_port=loaded.inventory.master_port,
-        image=loaded.inventory.image.reference or "",
-    )
-    with connected(specs) as reached:
-        report = _look(reached, request, words, quiet=output.as_json)
-        if fix and (fixed := _apply_fixes(reached, report, loaded.path, asking=not yes)):
+    with chosen.connected() as checked:
+        report = _look(checked, words, quiet=output.as_json)
+        if fix and (fixed := _apply_fixes(checked.nodes, report, checked.loaded.path, asking=not yes)):
             say(f"{fixed} fixed; checking again")
-            report = _look(reached, request, words, quiet=output.as_json)
+            report = _look(checked, words, quiet=output.as_json)
     names = [finding.id for finding in report.all_findings]
     output.write(doctor_data(report), names, doctor_screen(_to_paste(report), wide=output.wide))
     return PreflightError.exit_code if report.unfit else EXIT_OK
@@ -88,25 +86,40 @@ def _words(only: str) -> tuple[str, ...]:
     return words
 
 
-def _look(nodes: Sequence[Node], request: LaunchRequest, only: Sequence[str], *, quiet: bool) -> DoctorReport:
+def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorReport:
     import secrets
     import time
     from datetime import datetime
 
+    from orchestrator.checks.cluster_findings import for_cluster_users
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
-    from orchestrator.fleet.readiness.doctor import NEEDED, examine
+    from orchestrator.fleet.readiness.doctor import NEEDED, WAYS, examine, stages_of
     from orchestrator.fleet.readiness.quick_look import save_doctor_record
     from orchestrator.render.examining import ExaminingView
     from orchestrator.render.findings import DoctorReport
+    from orchestrator.specs.request import LaunchRequest
 
+    nodes, inventory, cluster = checked.nodes, checked.loaded.inventory, checked.cluster
+    request = LaunchRequest(
+        project=inventory.project,
+        nodes=checked.specs,
+        master_port=inventory.master_port,
+        image=inventory.image.reference or "",
+    )
     areas = areas_of(only)
+    stages = stages_of(areas)
+    if cluster:
+        stages -= {WAYS}  # a listener would end with the step that starts it
     say(f"checking {counted(len(nodes), 'node')}")
     began = time.monotonic()
     with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
-        seen = examine(nodes, request, suffix=secrets.token_hex(3), areas=areas, on_step=view.step)
+        seen = examine(nodes, request, suffix=secrets.token_hex(3), stages=stages, on_step=view.step)
     now = datetime.now().astimezone()
-    save_doctor_record(seen.nodes, now)
     found = diagnose(seen.nodes, only)
+    if cluster:
+        found = {area: for_cluster_users(of_area, cluster) for area, of_area in found.items() if area != "power"}
+    else:
+        save_doctor_record(seen.nodes, now)
     return DoctorReport(
         at=now,
         nodes=seen.nodes,

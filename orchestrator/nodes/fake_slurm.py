@@ -79,6 +79,9 @@ def _sbatch(jobs: _Jobs, argv: list[str]) -> int:
         sys.stderr.write(f"sbatch: error: {refused}\n")
         return 1
     script = Path(argv[-1]).resolve()
+    if argv[-1].startswith("--"):  # the script on stdin
+        script = jobs.folder / f"script-{os.getpid()}"
+        script.write_text(sys.stdin.read())
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script.read_text(), re.MULTILINE))
     if options.get("partition", "debug") != "debug":
         sys.stderr.write(f"sbatch: error: invalid partition specified: {options['partition']}\n")
@@ -129,7 +132,14 @@ def _job(jobs: _Jobs, argv: list[str]) -> int:
             return 0
 
 
-def _squeue(jobs: _Jobs, _argv: list[str]) -> int:
+def _squeue(jobs: _Jobs, argv: list[str]) -> int:
+    if "-j" in argv:
+        job = argv[argv.index("-j") + 1]
+        values = jobs.read(job)
+        if values["state"] in ("PENDING", "RUNNING"):
+            names = ",".join(values["nodes"]) if values["state"] == "RUNNING" else ""
+            sys.stdout.write(f"{values['state']}|{values['reason']}|{names}\n")
+        return 0
     for job in jobs.all():
         values = jobs.read(job)
         if values["state"] in ("PENDING", "RUNNING"):
@@ -172,6 +182,9 @@ def _srun(jobs: _Jobs, argv: list[str]) -> int:
     job = options.get("jobid") or os.environ["SLURM_JOB_ID"]
     nodes = jobs.read(job)["nodes"]
     if "overlap" in options:
+        if jobs.read(job)["state"] != "RUNNING":
+            sys.stderr.write(f"srun: error: Unable to confirm allocation for job {job}: Invalid job id specified\n")
+            return 1
         return subprocess.run(argv, env={**os.environ, "SLURMD_NODENAME": options["nodelist"]}, check=False).returncode
     tasks = []
     for rank, name in enumerate(nodes):

@@ -147,22 +147,29 @@ class SlurmCarrier:
             noted.check(f"noting job {job} in {run_folder}")
         except BaseException:  # Ctrl-C too: no job without a trace
             with suppress(OrchError):
-                self._cancel(job)
+                self.cancel(job)
             raise
         self._kept = None
         return job
 
     def _submit(self, run_folder: str, attempt: int) -> str:
+        words = ["sh", "-c", _SUBMIT, "sh", run_folder, str(attempt)]
+        return self._number(words, f"{JOB_PREFIX}{run_folder.rpartition('/')[2]}")
+
+    def hold(self, script: str, name: str) -> str:
+        """Submit a job of this name that is no run, and return its id."""
+        return self._number(["sbatch", "--parsable"], name, script)
+
+    def _number(self, words: Sequence[str], name: str, script: str = "") -> str:
         """The id of the new job. A job of which none is known, as the answer is late or strange, is cancelled."""
         try:
-            answer = self.login.run(["sh", "-c", _SUBMIT, "sh", run_folder, str(attempt)], timeout_s=ASK_S)
+            answer = self.login.run(words, stdin=script.encode(), timeout_s=ASK_S)
             found = _ID.findall(answer.stdout)
             if answer.exit_code == 0 and not found:
                 said = readable(answer.stdout[:200])
                 hint = self.on_login("squeue --me")
                 raise EngineError(f"sbatch did not say the number of the job: {said!r}", node=self.name, hint=hint)
         except BaseException:  # Ctrl-C too
-            name = f"{JOB_PREFIX}{run_folder.rpartition('/')[2]}"
             with suppress(OrchError):
                 self.login.run(["sh", "-c", _CANCEL_NAMED, "sh", name], timeout_s=ASK_S)
             raise
@@ -257,14 +264,14 @@ class SlurmCarrier:
             first = attempt.job not in self._asked
             self._asked.setdefault(attempt.job, self._clock())
             if first and (attempt.status == "queued" or timeout_s <= 0):
-                self._cancel(attempt.job)
+                self.cancel(attempt.job)
             elif first:
                 asked = ["scancel", "--signal=TERM", attempt.job]
                 self.login.run(asked, timeout_s=ASK_S).check(f"asking job {attempt.job} to stop")
         if self._ends_within(attempt, self._asked[attempt.job] + timeout_s):
             return
         with self._stopping:
-            self._cancel(attempt.job)
+            self.cancel(attempt.job)
         if not self._ends_within(attempt, self._clock() + CANCEL_S):
             raise DeadlineError(
                 f"job {attempt.job} had not ended {CANCEL_S:.0f} s after it was cancelled",
@@ -286,7 +293,7 @@ class SlurmCarrier:
     def forget(self, attempt: CarriedAttempt) -> None:
         now = self.now(attempt)
         if now and not now.is_over:
-            self._cancel(attempt.job)
+            self.cancel(attempt.job)
         words = ["sh", "-c", _FORGET, "sh", self.cluster.folder, attempt.run_id]
         self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
         self._kept = None
@@ -316,7 +323,7 @@ class SlurmCarrier:
         problem = f"the scheduler does not answer: {known.silence}"
         return EngineError(problem, node=self.name, hint=self.on_login("sinfo"))
 
-    def _cancel(self, job: str) -> None:
+    def cancel(self, job: str) -> None:
         self.login.run(["scancel", job], timeout_s=ASK_S).check(f"cancelling job {job}")
 
     def _refused(self, answer: Completed) -> OrchError:

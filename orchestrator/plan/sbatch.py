@@ -29,6 +29,8 @@ EARLY_S = 60
 """Slurm may send that signal so many seconds earlier (sbatch(1), --signal)."""
 SHORTEST_S = WARNING_S + EARLY_S + 30
 """Shortest time limit: below it, a job ends before its first step."""
+HELD_S = 900
+"""Longest time for which checks hold nodes."""
 VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_RESTART_COUNT",
     "SLURMD_NODENAME",
@@ -123,6 +125,18 @@ def batch_script(plan: Plan, cluster: ClusterSpec) -> str:
     return "\n".join(("#!/bin/bash", *lines, f"set -- {shlex.join(words)}")) + _BODY
 
 
+def holding_script(cluster: ClusterSpec, nnodes: int, name: str) -> str:
+    """A job that holds nodes for checks, with the resources of a run, until it is cancelled; it ends by itself after
+    `HELD_S` seconds, so that nodes are released also when this computer was lost."""
+    time = cluster.time if cluster.time and time_limit_s(cluster.time) < HELD_S else str(HELD_S // 60)
+    held = cluster.model_copy(update={"time": time})
+    options = (*_resources(held, nnodes), ("output", "/dev/null"), ("no-requeue", ""), *sorted(cluster.options.items()))
+    lines = (
+        f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (("job-name", name), *options)
+    )
+    return "\n".join(("#!/bin/bash", *lines, f"exec sleep {HELD_S}", ""))
+
+
 def run_folder(plan: Plan) -> str:
     """The run's folder on the shared storage."""
     return f"{plan.nodes[0].folder}/runs/{plan.run_id}"
@@ -131,21 +145,26 @@ def run_folder(plan: Plan) -> str:
 def _directives(plan: Plan, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     """Options of sbatch. Each value is an id, a number, or was checked by the inventory."""
     yield "job-name", f"{JOB_PREFIX}{plan.run_id}"
+    yield from _resources(cluster, plan.nnodes)
+    yield "output", f"{run_folder(plan)}/logs/batch.%j.log"
+    yield "open-mode", "append"
+    yield "requeue", ""
+    yield "signal", f"B:USR1@{WARNING_S}"
+    yield from sorted(cluster.options.items())
+
+
+def _resources(cluster: ClusterSpec, nnodes: int) -> Iterator[tuple[str, str]]:
+    """Options of sbatch that say where a job runs and on how much of each node."""
     for name in ("partition", "account", "time"):
         if value := getattr(cluster, name):
             yield name, value
-    yield "nodes", str(plan.nnodes)
+    yield "nodes", str(nnodes)
     yield "ntasks-per-node", "1"
     yield "cpus-per-task", str(cluster.cpus)
     if cluster.memory_mib:
         yield "mem", f"{cluster.memory_mib}M"
     if cluster.gpus:
         yield "gpus-per-node", str(cluster.gpus)
-    yield "output", f"{run_folder(plan)}/logs/batch.%j.log"
-    yield "open-mode", "append"
-    yield "requeue", ""
-    yield "signal", f"B:USR1@{WARNING_S}"
-    yield from sorted(cluster.options.items())
 
 
 def _task_words(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -46,6 +46,11 @@ NEEDED: Mapping[str, frozenset[str]] = {
 """Stages that each area of checks depends on."""
 
 
+def stages_of(areas: Iterable[str]) -> frozenset[str]:
+    """All that these areas depend on."""
+    return frozenset().union(*(NEEDED[area] for area in areas))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Examination:
     """The fleet as it was seen, and how long each stage took."""
@@ -59,16 +64,15 @@ def examine(
     request: LaunchRequest,
     *,
     suffix: str,
-    areas: frozenset[str] = frozenset(NEEDED),
+    stages: frozenset[str] = stages_of(NEEDED),
     on_step: OnStep = lambda _node, _stage, _state: None,
     waves: Sequence[Sequence[Stage]] = WAVES,
 ) -> Examination:
-    """Look at all nodes of the request (`nodes` are those of its specs, in their order), as far as `areas` need it.
+    """Look at all nodes of the request (`nodes` are those of its specs, in their order), as far as these stages do.
 
     Raises no error of a node: a missing answer is kept with its reason. `suffix` makes the names of probe containers
     unique, so that two people can run it at the same time.
     """
-    stages = frozenset().union(*(NEEDED[area] for area in areas))
     addresses = [one.result for one in fan_out(nodes, lambda node: node.address, timeout_s=REACH.deadline_s)]
     peers = [address for address in addresses if address]
     targets = [

@@ -13,7 +13,7 @@ from platformdirs import user_state_path
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.checks.doctor import quick
-from orchestrator.fleet.readiness.doctor import examine
+from orchestrator.fleet.readiness.doctor import examine, stages_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
 from orchestrator.nodes.state_files import replace_file
@@ -40,7 +40,7 @@ def check_before_launch(
     fresh = quick_look(request.nodes, facts, {})
     if not any(finding.severity is Severity.ERROR for finding in found if finding not in fresh):
         return found
-    seen = examine(nodes, request, suffix=suffix, areas=frozenset({"network"})).nodes
+    seen = examine(nodes, request, suffix=suffix, stages=stages_of(["network"])).nodes
     save_doctor_record(seen, now)
     return quick(tuple(replace(node, facts=facts[node.name]) for node in seen))
 
