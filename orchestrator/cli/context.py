@@ -103,7 +103,12 @@ class NodesToCheck(ChosenNodes):
             return
         if self.wait is not None:
             raise UsageError("--wait needs --on: nodes of the inventory have no queue", hint="orch doctor --on CLUSTER")
-        loaded, specs = self.load()
+        loaded = load_inventory(self.inventory)
+        if not loaded.inventory.nodes:
+            name = loaded.inventory.clusters[0].name
+            hint = f"--on {name} --nodes 2   # a job of {name} holds two nodes for the check"
+            raise ConfigError(f"{loaded.path} has no nodes, only clusters", hint=hint)
+        specs = loaded.select(self.nodes, self.label)
         with connected(specs) as nodes:
             yield CheckedNodes(loaded=loaded, specs=specs, nodes=nodes)
 

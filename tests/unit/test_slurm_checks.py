@@ -101,6 +101,14 @@ def test_wrong_words(local: Cluster, words: list[str], code: int, says: str) -> 
     assert not list(local.state.glob("*.json"))
 
 
+def test_without_a_cluster_named(local: Cluster) -> None:
+    ran = local("doctor")
+    assert ran.code == 3, ran.err
+    assert "has no nodes, only clusters" in ran.err
+    assert "--on uni --nodes 2" in ran.err
+    assert not list(local.state.glob("*.json"))
+
+
 def test_fix_is_refused_on_a_cluster(local: Cluster) -> None:
     ran = local("doctor", "--on", "uni", "--fix", "--yes")
     assert ran.code == 2
