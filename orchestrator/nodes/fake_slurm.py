@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,6 +186,9 @@ def _srun(jobs: _Jobs, argv: list[str]) -> int:
         if jobs.read(job)["state"] != "RUNNING":
             sys.stderr.write(f"srun: error: Unable to confirm allocation for job {job}: Invalid job id specified\n")
             return 1
+        if not shutil.which(argv[0]):
+            sys.stderr.write(f"slurmstepd-c1: error: execve(): {argv[0]}: No such file or directory\n")
+            return 2
         return subprocess.run(argv, env={**os.environ, "SLURMD_NODENAME": options["nodelist"]}, check=False).returncode
     tasks = []
     for rank, name in enumerate(nodes):

@@ -22,6 +22,10 @@ _LOST = re.compile(
 )
 _ENDED = re.compile(r"^srun: error: \S+: task 0: .*\n?", re.MULTILINE)
 """Slurm's own line about a command that exited non-zero."""
+_NOT_STARTED = re.compile(
+    r"^slurmstepd\S*: error: execve\(\): .*?(?P<absent>No such file or directory)?$", re.MULTILINE
+)
+"""Slurm's line about a program that it could not start; its exit code is errno, a shell's is 127 or 126."""
 _TORCH = r"""
 import importlib.metadata as packages, json, os, platform
 try:
@@ -74,8 +78,11 @@ class SrunNode:
         answer = self._login.run([*self._step(), *argv], stdin=stdin, timeout_s=timeout_s)
         if answer.exit_code and (lost := _LOST.search(answer.stderr)):
             raise self._lost(lost.group())
+        code = answer.exit_code
+        if code and (refused := _NOT_STARTED.search(answer.stderr)):
+            code = 127 if refused["absent"] else 126
         stderr = _ENDED.sub("", answer.stderr) if answer.exit_code else answer.stderr
-        return replace(answer, node=self.name, argv=tuple(argv), stderr=stderr)
+        return replace(answer, node=self.name, exit_code=code, argv=tuple(argv), stderr=stderr)
 
     def stream(
         self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S

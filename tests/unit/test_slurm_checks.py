@@ -139,6 +139,7 @@ def test_a_command_on_a_node_gets_its_words_and_its_stdin(local: Cluster) -> Non
         assert answer.node == "127.0.0.3"
         assert b"".join(node.stream(["echo", "x"])) == b"x\n"
         assert node.run(["sh", "-c", "exit 3"]).exit_code == 3
+        assert node.run(["no-such-program"]).exit_code == 127
         with pytest.raises(CommandFailedError):
             list(node.stream(["false"]))
         assert spec_of(cluster_of(), "Node-A1", "10.0.0.1").name == "Node-A1"
