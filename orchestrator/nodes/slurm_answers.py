@@ -275,7 +275,7 @@ def _by_accounting(one: CarriedAttempt, known: EndedJob | None, queued: QueuedJo
 QUEUE_REASONS: tuple[tuple[str, str, str], ...] = (
     (r"None|Priority|BeginTime|Resources|Prolog|Cleaning", "", ""),
     (r"PartitionTimeLimit", "its time limit is above the partition's", "sinfo -o '%P %l'"),
-    (r"PartitionNodeLimit|PartitionConfig", "it asks for more nodes than the partition gives to a job", "sinfo -o '%P %s %D'"),
+    (r"Partition(NodeLimit|Config)", "it asks for more nodes than the partition gives a job", "sinfo -o '%P %s %D'"),
     (r"Partition(Down|Inactive)", "the partition takes no jobs now", "sinfo"),
     (r"ReqNodeNotAvail.*|Nodes_required.*", "nodes that it needs are down, drained or reserved", "sinfo -R"),
     (r"BadConstraints", "no node has what it asks for", "sinfo -o '%N %c %m %G %f'"),
