@@ -27,7 +27,7 @@ NOT_CHECKED = (
 
 def for_cluster_users(findings: Iterable[Finding], cluster: ClusterSpec) -> tuple[Finding, ...]:
     """Those that concern a user of the cluster; where only its administrator can act, the fix says so, and notes are
-    left out. Nothing is fixed automatically."""
+    left out, as is torch on the host where ranks run in containers. Nothing is fixed automatically."""
     return tuple(
         replace(one, fix=fix, auto_fix=None)
         for one in findings
@@ -37,6 +37,8 @@ def for_cluster_users(findings: Iterable[Finding], cluster: ClusterSpec) -> tupl
 
 def _fix(finding: Finding, cluster: ClusterSpec) -> str | None:
     if finding.id == "engine.no_torch":
+        if cluster.container != "none":  # torch is in the image
+            return None
         return f"install torch for {cluster.python}, or set `python:` of cluster {cluster.name} to one that has it"
     if finding.id == "gpu.none":
         return f"set `gpus:`, `partition:` or `options:` of cluster {cluster.name} so that Slurm gives GPUs to a job"

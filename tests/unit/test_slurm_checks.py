@@ -194,3 +194,7 @@ def test_findings_say_what_only_the_administrator_can_do(local: Cluster) -> None
     assert fixes["disk.full"] == "sudo x"
     assert "`gpus:`" in fixes["gpu.none"]
     assert not any(finding.auto_fix for finding in found)
+    torch = one("engine.no_torch")
+    assert "install torch" in for_cluster_users([torch], cluster_of())[0].fix
+    local.write(container="docker", image="registry/train:1")
+    assert for_cluster_users([torch], cluster_of()) == (), "it is in the image"
