@@ -222,15 +222,19 @@ class Torchrun:
             "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", module, *argv,
         )  # fmt: skip
         self.process = subprocess.Popen(
-            command, env=_child_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=_child_environ(),
+            bufsize=0,  # otherwise `communicate` would lose the lines that came together with the last one of `lines`
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        self.seen: list[str] = []
+        self.seen: list[bytes] = []
 
     def lines(self) -> Iterator[str]:
         assert self.process.stdout
         for line in self.process.stdout:
             self.seen.append(line)
-            yield line
+            yield line.decode()
 
     def kill(self) -> None:
         """All of it, at once."""
@@ -242,7 +246,7 @@ class Torchrun:
 
     def result(self, timeout_s: float = 100) -> Result:
         rest, err = self.process.communicate(timeout=timeout_s)
-        return Result(code=self.process.returncode, out="".join(self.seen) + rest, err=err)
+        return Result(code=self.process.returncode, out=b"".join([*self.seen, rest]).decode(), err=err.decode())
 
 
 @pytest.fixture

@@ -55,17 +55,22 @@ def _until_a_checkpoint(command: tuple[str, ...], environ: Mapping[str, str]) ->
     """Killed as soon as it tells of one, in whatever it is doing then."""
     seen = []
     with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pipesize=PIPE_BYTES
+        command,
+        env=environ,
+        bufsize=0,  # otherwise lines that came together with the checkpoint's would be lost to `communicate`
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=PIPE_BYTES,
     ) as process:
         assert process.stdout
         for line in process.stdout:
             seen.append(line)
-            if '"event": "checkpoint"' in line:
+            if b'"event": "checkpoint"' in line:
                 process.kill()
                 break
         rest, err = process.communicate()
-    assert process.returncode == -9, f"{seen[-1]}{err}"
-    return Result(code=-9, out="".join(seen) + rest[: rest.rfind("\n") + 1], err=err)
+    assert process.returncode == -9, f"{seen[-1]!r}{err.decode()}"
+    return Result(code=-9, out=b"".join([*seen, rest[: rest.rfind(b"\n") + 1]]).decode(), err=err.decode())
 
 
 def test_killed_while_it_writes_it_goes_on_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
