@@ -138,16 +138,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterato
 def link_images(source: str, machines: Sequence[str]) -> None:
     """Give machines that are switched off the images of another one, as hard links. An engine that unpacks the image
     takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a container's name.
+    It may be at work: only layers of images are linked, for those of its containers come and go in the meantime.
     """
     root = subprocess.run(
         ["docker", "info", "--format", "{{.DockerRootDir}}"], capture_output=True, text=True, check=True
     ).stdout.strip()
     script = f"""
+        from=/volumes/{source}/_data
         for name in {" ".join(machines)}; do
             cd /volumes/orch-{LAB}-$name/_data
             rm -rf image overlay2
-            cp -a /volumes/{source}/_data/image .
-            cp -al /volumes/{source}/_data/overlay2 .
+            mkdir -p image/overlay2/layerdb overlay2/l
+            cp -a $from/image/overlay2/layerdb/sha256 image/overlay2/layerdb/
+            cp -a $from/image/overlay2/distribution $from/image/overlay2/imagedb image/overlay2/
+            cp -a $from/image/overlay2/repositories.json image/overlay2/
+            for cached in image/overlay2/layerdb/sha256/*/cache-id; do
+                layer=$(cat $cached)
+                cp -al $from/overlay2/$layer overlay2/
+                cp -a $from/overlay2/l/$(cat overlay2/$layer/link) overlay2/l/
+            done
         done"""
     subprocess.run(
         ["docker", "run", "--rm", "--volume", f"{root}/volumes:/volumes", DEFAULT_BASE, "sh", "-euc", script],
