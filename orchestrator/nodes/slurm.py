@@ -70,6 +70,12 @@ _DROP_SECRETS = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 rm -rf -- "$folder/runs/$2/secrets"
 """
+# Only the folder of a run that was submitted: its name is that of an attempt's record.
+_REMOVE = """
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+cd -- "$folder/runs" 2>/dev/null && ls -- "./$2"/submitted-*.json >/dev/null 2>&1 || exit 0
+rm -rf -- "./$2"
+"""
 _FORGET = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 cd -- "$folder/runs/$2" 2>/dev/null && rm -rf -- submitted-*.json secrets
@@ -273,11 +279,23 @@ class SlurmCarrier:
         with self._stopping:
             self.cancel(attempt.job)
         if not self._ends_within(attempt, self._clock() + CANCEL_S):
-            raise DeadlineError(
-                f"job {attempt.job} had not ended {CANCEL_S:.0f} s after it was cancelled",
-                node=self.name,
-                hint=self.on_login(f"scontrol show job {attempt.job}"),
-            )
+            raise self._lasting(attempt.job)
+
+    def _lasting(self, job: str) -> DeadlineError:
+        return DeadlineError(
+            f"job {job} had not ended {CANCEL_S:.0f} s after it was cancelled",
+            node=self.name,
+            hint=self.on_login(f"scontrol show job {job}"),
+        )
+
+    def _in_queue(self, jobs: Sequence[str]) -> str:
+        """The first of these jobs that Slurm has not ended yet; empty: none."""
+        if not jobs:
+            return ""
+        answer = self.login.run(["squeue", "-h", "-j", ",".join(jobs), "-o", "%i"], timeout_s=ASK_S)
+        if answer.exit_code and "Invalid job id" not in answer.stderr:
+            answer.check("asking for the jobs of the run", hint=self.on_login("sinfo"))
+        return readable(answer.stdout).strip().partition("\n")[0]
 
     def _ends_within(self, attempt: CarriedAttempt, deadline: float) -> bool:
         """Whether the job has ended, all of its lives, before the deadline."""
@@ -296,6 +314,22 @@ class SlurmCarrier:
             self.cancel(attempt.job)
         words = ["sh", "-c", _FORGET, "sh", self.cluster.folder, attempt.run_id]
         self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
+        self._kept = None
+
+    def remove(self, run_id: str) -> None:
+        """End the jobs of a run and delete its folder, checkpoints included."""
+        known = self.runs(run_id, fresh=True)
+        jobs = sorted({one.job for one in known.attempts if one.run_id == run_id})
+        for job in jobs:  # a run is over before its job: an agent waits to tell a lost node of the end
+            with suppress(CommandFailedError):  # Slurm may have forgotten it
+                self.cancel(job)
+        deadline = self._clock() + CANCEL_S
+        while left := self._in_queue(jobs):
+            if self._clock() >= deadline:
+                raise self._lasting(left)
+            self.rest(POLL_S / 2)
+        words = ["sh", "-c", _REMOVE, "sh", self.cluster.folder, run_id]
+        self.login.run(words, timeout_s=ASK_S).check(f"removing {self.cluster.folder}/runs/{run_id}")
         self._kept = None
 
     def execute(self, attempt: CarriedAttempt, rank: int, argv: Sequence[str]) -> Completed:
@@ -317,6 +351,16 @@ class SlurmCarrier:
         way += ["-i", str(Path(self.cluster.identity).expanduser())] if self.cluster.identity else []
         way += ["-J", self.cluster.jump] if self.cluster.jump else []
         return f"{shlex.join(['ssh', *way, user_host])} {quoted}"
+
+    def late(self, job: str, wait_s: float, reason: str) -> DeadlineError:
+        """Error for a job that waited too long and is withdrawn."""
+        why = f" ({reason})" if reason not in ("", "None") else ""
+        longer, queue = max(3600, round(2 * wait_s)), self.on_login("squeue --start")
+        return DeadlineError(
+            f"job {job} did not start within {wait_s:.0f} s{why}; it was withdrawn",
+            node=self.name,
+            hint=f"{queue}   # when jobs are expected to start; wait longer: --wait {longer}",
+        )
 
     def silent(self, known: Carried) -> EngineError:
         """Error for an answer without a queue."""

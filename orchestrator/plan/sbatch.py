@@ -30,7 +30,7 @@ EARLY_S = 60
 SHORTEST_S = WARNING_S + EARLY_S + 30
 """Shortest time limit: below it, a job ends before its first step."""
 HELD_S = 900
-"""Longest time for which checks hold nodes."""
+"""Longest time for which checks, tests and measurements hold nodes."""
 VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_RESTART_COUNT",
     "SLURMD_NODENAME",
@@ -125,12 +125,22 @@ def batch_script(plan: Plan, cluster: ClusterSpec) -> str:
     return "\n".join(("#!/bin/bash", *lines, f"set -- {shlex.join(words)}")) + _BODY
 
 
+def for_a_check(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster with `HELD_S` as its time limit, or a shorter one of its own: short jobs start earlier."""
+    if cluster.time and time_limit_s(cluster.time) < HELD_S:
+        return cluster
+    return cluster.model_copy(update={"time": str(HELD_S // 60)})
+
+
 def holding_script(cluster: ClusterSpec, nnodes: int, name: str) -> str:
     """A job that holds nodes for checks, with the resources of a run, until it is cancelled; it ends by itself after
     `HELD_S` seconds, so that nodes are released also when this computer was lost."""
-    time = cluster.time if cluster.time and time_limit_s(cluster.time) < HELD_S else str(HELD_S // 60)
-    held = cluster.model_copy(update={"time": time})
-    options = (*_resources(held, nnodes), ("output", "/dev/null"), ("no-requeue", ""), *sorted(cluster.options.items()))
+    options = (
+        *_resources(for_a_check(cluster), nnodes),
+        ("output", "/dev/null"),
+        ("no-requeue", ""),
+        *sorted(cluster.options.items()),
+    )
     lines = (
         f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (("job-name", name), *options)
     )

@@ -23,7 +23,8 @@ def recovery_line(update: Update) -> str:
     if isinstance(update, Replanned):
         plan = update.plan
         names = ", ".join(part.node for part in plan.nodes)
-        return f"✓ continues as attempt {plan.attempt} on {names}; master {plan.master}"
+        begins = "continues" if plan.attempt else "starts"
+        return f"✓ {begins} as attempt {plan.attempt} on {names}; master {plan.master}"
     if isinstance(update, LinesNotKept):
         return f"! {update.reason}; the run continues, and is followed as before"
     return _of_decision(update)

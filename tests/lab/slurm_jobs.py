@@ -106,11 +106,16 @@ class Run:
         return "\n".join((self.read(f"logs/batch.{self.job}.log"), *self.lines()[-30:]))
 
 
+def mounts() -> tuple[str, ...]:
+    """Options of a run in containers: the folders with this Python and its libraries."""
+    return tuple(word for path in this_python().folders for word in ("--mount", f"{path}:{path}:ro"))
+
+
 def launch(orch: Orch, name: str, *command: str, options: tuple[str, ...] = (), in_containers: bool = False) -> Run:
     """Launch on all nodes of the cluster, and leave the run there."""
     orch = by(orch, IN_CONTAINERS) if in_containers else orch
     if in_containers:
-        options = (*options, *(word for path in this_python().folders for word in ("--mount", f"{path}:{path}:ro")))
+        options = (*options, *mounts())
     started = ("--yes", "--detach", "--json", "--name", name, *options, "--", *command)
     done = orch("launch", "--on", "lab", "--nodes", str(len(NODES)), "--data", DATA, *started)
     assert done.code == 0, done.err

@@ -14,9 +14,12 @@ from tests.lab.slurm_jobs import (
     DATA,
     FOR_EVER,
     GPT2,
+    IN_CONTAINERS,
     KILLS,
+    MODEL,
     NODES,
     PROCESSES,
+    PROJECT,
     Run,
     by,
     containers,
@@ -24,6 +27,7 @@ from tests.lab.slurm_jobs import (
     launch,
     losses,
     make_image,
+    mounts,
     on,
     preempt,
     until,
@@ -151,6 +155,29 @@ def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
     assert not containers()
     assert run.checkpoints(), run.report()
     figure(f"killed docker CLIs: containers gone and nodes free after {seconds:.1f} s")
+
+
+def test_the_links_and_a_step_are_measured_by_jobs_that_leave_nothing(cluster: Orch, figure: Figure) -> None:
+    """In containers, too."""
+    for name in NODES:
+        make_image(name)
+    before = on("login", "ls", f"{PROJECT}/runs", check=False)
+    where = ("--on", "lab", "--nodes", str(len(NODES)))
+    tested = cluster("test", *where, "--json")
+    assert tested.code == 0, tested.err
+    verdict = tested.json["verdict"]
+    assert sorted(verdict["nodes"]) == sorted(NODES)
+    assert all(rate > 0 for row in verdict["mbit_s"] for rate in row if rate is not None)
+    measured = by(cluster, IN_CONTAINERS)(
+        "bench", *where, "--json", "--data", DATA, *mounts(), "--", "gpt2", *MODEL, "--no-compile", "--no-amp"
+    )
+    assert measured.code == 0, measured.err
+    assert sorted(measured.json["nodes"]) == sorted(NODES)
+    assert measured.json["measured"]["unit"] == "tokens"
+    until(idle, "free nodes", 10)
+    assert not containers()
+    assert on("login", "ls", f"{PROJECT}/runs", check=False) == before
+    figure(f"orch test on Slurm: {tested.seconds:.0f} s; orch bench in containers: {measured.seconds:.0f} s")
 
 
 def test_what_slurm_has_forgotten_is_known(whole: Run) -> None:

@@ -54,6 +54,10 @@ if rank == 0:
     with open(folder + "/.place", "w") as file:
         file.write(json.dumps(place))
     os.replace(folder + "/.place", folder + f"/place-{{attempt}}.json")
+told = os.path.join(os.path.dirname(words[0]), "told")
+if rank == 0 and os.path.exists(told):
+    for line in open(told):
+        say(line.rstrip())
 say(f"[rank{{rank}}]: hello of attempt {{attempt}} from {{names[rank]}}: {{words[-1]}}")
 for step in range(1, steps + 1):
     if rank == 0:
@@ -102,6 +106,10 @@ class Cluster:
 
     def write(self, **keys: Any) -> None:
         Path("inventory.yaml").write_text(json.dumps({"clusters": {"uni": {**self.keys, **keys}}}))
+
+    def tell(self, *lines: str) -> None:
+        """Lines that rank 0 of each run writes."""
+        (self.folder / "told").write_text("".join(f"{line}\n" for line in lines))
 
     def connect(self, spec: Any) -> Any:
         return self.machines.get(spec.name) or connect(spec)

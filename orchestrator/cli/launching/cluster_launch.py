@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.request import new_identity
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import require_values
-from orchestrator.fleet.runs.submit import next_attempt, submit
+from orchestrator.fleet.runs.submit import Job, next_attempt, submit
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.cluster_nodes import lone_login
@@ -28,7 +28,7 @@ from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.nodes.slurm_answers import queue_reason
 from orchestrator.plan.bound_nodes import port_of
 from orchestrator.plan.launch import plan_launch
-from orchestrator.plan.sbatch import batch_script
+from orchestrator.plan.sbatch import batch_script, for_a_check
 from orchestrator.render.printable import counted
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import (
@@ -54,14 +54,9 @@ NOT_THERE = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterRun:
+class ClusterRun(Job):
     """A run that is ready to be submitted."""
 
-    carrier: SlurmCarrier
-    login: Node
-    request: LaunchRequest
-    plan: Plan
-    script: str
     code: OwnCode | None
     """The user's code, which a launch copies to the cluster."""
 
@@ -91,7 +86,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
             say("nothing was submitted")
             return EXIT_INTERRUPTED
         with progress_view(quiet=mode.as_json, notes=True) as view:
-            job = submit(run.carrier, run.login, run.plan, run.script, fresh=run.request.folders, notify=view.notify)
+            job = submit(run, notify=view.notify)
         say(f"✓ run {run.plan.run_id} submitted to {run.carrier.name} as job {job}")
         if mode.detach:
             if mode.as_json:
@@ -112,17 +107,25 @@ def ready_on(
     earlier: Plan | None = None,
     identity: RunIdentity | None = None,
     ending: bool = False,
+    prog: str = "",
+    shape: Callable[[LaunchRequest], LaunchRequest] | None = None,
 ) -> Iterator[ClusterRun]:
-    """Yield the plan and the text of its job: all that precedes the first change on the cluster. `identity`: of a new
-    run, in the place of one by the time and by chance. `ending`: the earlier attempt is still active and will have been
-    stopped."""
+    """Yield the plan and the text of its job: all that precedes the first change on the cluster.
+
+    `identity`: of a new run, in the place of one by the time and by chance. `ending`: the earlier attempt is still
+    active and will have been stopped. `prog`: the command, for messages, where it is neither a launch nor a resume.
+    `shape` makes the request that of a temporary run, whose job has the time limit of a check.
+    """
     cluster = inventory.cluster(options.on)
+    prog = prog or ("orch resume" if options.resume else "orch launch")
+    if shape:
+        cluster = for_a_check(cluster)
     if wrong := [flag for name, flag in NOT_THERE.items() if name in options.given]:
         raise UsageError(
             f"{', '.join(wrong)}: not with --on, as the scheduler of {cluster.name} chooses the nodes at the start",
-            hint=f"orch launch --on {cluster.name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
+            hint=f"{prog} --on {cluster.name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
         )
-    checked = must_run("orch resume" if options.resume else "orch launch", options)
+    checked = must_run(prog, options)
     if code := own_code(options):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     request = replace(
@@ -130,6 +133,7 @@ def ready_on(
         data_command=checked.needs,
         sizes=checked.sizes,
     )
+    request = shape(request) if shape else request
     carrier = carrier_of(cluster)
     login = lone_login(carrier)
     try:

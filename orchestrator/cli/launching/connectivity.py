@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import typer
@@ -17,10 +18,11 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
-from orchestrator.fleet.supervise.rendezvous import Rendezvous
+from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
+from orchestrator.fleet.supervise.rendezvous import Arrivals, Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
+from orchestrator.plan.recovery import Update
 from orchestrator.render.printable import counted
 from orchestrator.specs.connectivity import read_connectivity_result
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
@@ -30,19 +32,33 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.specs.run_events import Replanned, RunLine
+
+Report = Callable[[str], object]
 
 
-def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, output: Output) -> int:
-    """Test the collectives and links of a launch with these options, and show the result."""
-    from orchestrator.cli.launching.view import tell_failure
-    from orchestrator.render.links import connectivity_view
+def run_connectivity_test(
+    inventory: Inventory, options: LaunchOptions, backend: str, output: Output, *, wait_s: float
+) -> int:
+    """Test the collectives and links of a launch with these options, and show the result.
 
+    `wait_s`: how long the job may wait in the queue of a cluster.
+    """
+    report = (lambda _text: None) if output.as_json else say
+    if options.on:
+        plan, result = _test_on_cluster(inventory, options, backend, report, wait_s, quiet=output.as_json)
+    else:
+        plan, result = _test_on_machines(inventory, options, backend, output, report)
+    return _tell_verdict(plan, result, output)
+
+
+def _test_on_machines(
+    inventory: Inventory, options: LaunchOptions, backend: str, output: Output, report: Report
+) -> tuple[Plan, OneShotResult]:
     machines = with_engine(inventory, options.engine)
     asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
     mode = OutputMode(as_json=output.as_json, confirmed=True)
-    report = (lambda _text: None) if output.as_json else say
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         master = f"master {plan.master} {plan.master_addr}:{plan.master_port}"
@@ -50,12 +66,40 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
         if plan.nnodes > 1:
             _check_connections(reached, plan, request, report)
         nodes = {node.name: node for node in reached}
-        callbacks = OneShotCallbacks(run_event=_Stages(nodes, plan, report).hear, left_behind=report_error)
+        stages = _Stages(Rendezvous(nodes, plan), plan, report)
         try:
-            result = run_one_shot(nodes, plan, request, callbacks)
+            callbacks = OneShotCallbacks(update=stages.hear, left_behind=report_error)
+            return plan, run_one_shot(nodes, plan, request, callbacks)
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _test_on_cluster(
+    inventory: Inventory, options: LaunchOptions, backend: str, report: Report, wait_s: float, *, quiet: bool
+) -> tuple[Plan, OneShotResult]:
+    from orchestrator.cli.launching.cluster_one_shot import run_once_on
+
+    @contextmanager
+    def hearing(plan: Plan) -> Iterator[Callable[[Update], None]]:
+        report(f"testing {counted(plan.nnodes, 'node')} of {plan.cluster}, {plan.backend}")
+        yield _Stages(Arrivals({}, plan, polls=False), plan, report).hear
+
+    return run_once_on(
+        inventory,
+        replace(options, command=("test-ddp",)),  # no workload that needs data
+        lambda request: in_miniature(request, backend),
+        hearing,
+        prog="orch test",
+        wait_s=wait_s,
+        quiet=quiet,
+    )
+
+
+def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
+    from orchestrator.cli.launching.view import tell_failure
+    from orchestrator.render.links import connectivity_view
+
     event = next((one for one in result.events if isinstance(one, ConnectivityTested)), None)
     verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
     failure, slow = result.outcome.failure, slow_links(verdict) if verdict else None
@@ -75,9 +119,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     return EXIT_OK if verdict else RunFailedError.exit_code
 
 
-def _check_connections(
-    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, report: Callable[[str], object]
-) -> None:
+def _check_connections(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, report: Report) -> None:
     """Connect every node to every other before torch is loaded: an unreachable one is named within seconds.
 
     PreflightError: a connection failed; the findings with their fixes have been printed.
@@ -101,14 +143,16 @@ def _check_connections(
 class _Stages:
     """Reports each stage that all nodes have reached."""
 
-    def __init__(self, nodes: Mapping[str, Node], plan: Plan, report: Callable[[str], object]) -> None:
-        self._rendezvous, self._plan, self._report = Rendezvous(nodes, plan), plan, report
+    def __init__(self, arrivals: Arrivals, plan: Plan, report: Report) -> None:
+        self._arrivals, self._plan, self._report = arrivals, plan, report
         self._joined: set[int | None] = set()
 
-    def hear(self, run_event: RunEvent) -> None:
-        if new := self._rendezvous.hear(run_event):
-            self._report(f"· {', '.join(new)} reached the master ({len(self._rendezvous.here)} of {self._plan.nnodes})")
-        event = run_event.event if isinstance(run_event, RunLine) else None
+    def hear(self, update: Update) -> None:
+        if isinstance(update, Replanned):
+            self._plan, self._joined = update.plan, set()
+        if new := self._arrivals.hear(update):
+            self._report(f"· {', '.join(new)} reached the master ({len(self._arrivals.here)} of {self._plan.nnodes})")
+        event = update.event if isinstance(update, RunLine) else None
         if isinstance(event, GroupJoined) and event.rank not in self._joined:
             self._joined.add(event.rank)
             if len(self._joined) == self._plan.world_size:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import typer
@@ -21,6 +22,7 @@ from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResul
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
+from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
@@ -29,13 +31,17 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 
 
-def run_bench(inventory: Inventory, options: LaunchOptions, output: Output) -> int:
-    """Measure and show the result."""
+def run_bench(inventory: Inventory, options: LaunchOptions, output: Output, *, wait_s: float) -> int:
+    """Measure and show the result. `wait_s`: how long the job may wait in the queue of a cluster."""
     from orchestrator.render.bench import bench_view
 
-    measurement = measure(inventory, options, quiet=output.as_json)
+    quiet = output.as_json
+    if options.on:
+        measurement = _measure_on_cluster(inventory, options, wait_s, quiet=quiet)
+    else:
+        measurement = measure(inventory, options, quiet=quiet)
     output.write(asdict(measurement), measurement.nodes, bench_view(measurement.measured, wide=output.wide))
-    if not output.as_json:
+    if not (quiet or options.on):
         nodes = f" --nodes {options.nodes}" if options.nodes else ""
         say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
@@ -57,15 +63,48 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         probe = run_probe(reached, plan, request, quiet=quiet, forecasts=False)
-    measurement = save_measurement(plan, asked.command, probe)
+    return _required(plan, probe, save_measurement(plan, asked.command, probe))
+
+
+def _measure_on_cluster(
+    inventory: Inventory, options: LaunchOptions, wait_s: float, *, quiet: bool
+) -> SavedMeasurement:
+    """Measure on nodes of a job. Nothing is saved: a plan is for nodes of the inventory, which may have the same names.
+
+    RunFailedError: the measurement failed; the reason has been printed.
+    """
+    from orchestrator.cli.launching.cluster_one_shot import run_once_on
+    from orchestrator.cli.launching.view import Screen
+
+    @contextmanager
+    def hearing(plan: Plan) -> Iterator[Callable[[Update], None]]:
+        with Screen(plan, quiet=quiet, forecasts=False, on_machines=False) as screen:
+            yield screen.showing(Arrivals({}, plan, polls=False))
+
+    command = options.command or DEFAULT_COMMAND
+    measuring(command)  # refuse a script, which cannot be measured
+    plan, probe = run_once_on(
+        inventory,
+        options,
+        lambda request: replace(request, command=measuring(request.command), max_restarts=0),
+        hearing,
+        prog="orch bench",
+        wait_s=wait_s,
+        quiet=quiet,
+    )
+    return _required(plan, probe, _measurement(plan, command, probe))
+
+
+def _required(plan: Plan, probe: OneShotResult, measurement: SavedMeasurement | None) -> SavedMeasurement:
+    """The measurement. RunFailedError: there is none; the reason has been printed."""
     if probe.outcome.failure:
         from orchestrator.cli.launching.view import tell_failure
 
         tell_failure(plan, probe.outcome.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
-        raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?",
-                             hint="orch build")  # fmt: skip
+        newer = f"a newer one at `image:` of cluster {plan.cluster}" if plan.cluster else "orch build"
+        raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?", hint=newer)
     return measurement
 
 
@@ -80,7 +119,7 @@ def run_probe(
     with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
         notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
         hear = screen.showing(Arrivals(by_name, plan))
-        callbacks = OneShotCallbacks(notify=notify, run_event=hear, left_behind=report_error)
+        callbacks = OneShotCallbacks(notify=notify, update=hear, left_behind=report_error)
         try:
             return run_one_shot(by_name, plan, request, callbacks)
         except KeyboardInterrupt:
@@ -90,12 +129,17 @@ def run_probe(
 
 def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
+    measurement = _measurement(plan, command, probe)
+    if measurement:
+        keep(measurement)
+    return measurement
+
+
+def _measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     event = next((one for one in probe.events if isinstance(one, NodesMeasured)), None)
     if event is None or probe.outcome.failure:
         return None
     nodes, measured = tuple(part.node for part in plan.nodes), event.measurement
-    measurement = SavedMeasurement(
+    return SavedMeasurement(
         time=plan.started_at, project=plan.project, nodes=nodes, command=tuple(command), measured=measured
     )
-    keep(measurement)
-    return measurement

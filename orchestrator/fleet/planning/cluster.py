@@ -92,6 +92,6 @@ def _count(cluster: ClusterSpec, options: LaunchOptions, earlier: Plan | None) -
         given = f"--nodes {text}" if text else "no --nodes"
         raise UsageError(
             f"{given}: on a cluster it is the number of nodes, from 1 to {MOST_NODES}",
-            hint=f"orch launch --on {cluster.name} --nodes 2 …",
+            hint=f"--on {cluster.name} --nodes 2",
         )
     return int(text)

@@ -15,7 +15,7 @@ from orchestrator.nodes.slurm_answers import queue_reason
 from orchestrator.nodes.srun import Allocation
 from orchestrator.plan.sbatch import holding_script
 from orchestrator.specs.cluster import ClusterSpec
-from orchestrator.specs.errors import DeadlineError, EngineError, OrchError
+from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 
 AGAIN_S = 30.0
@@ -71,13 +71,7 @@ def _started(carrier: SlurmCarrier, job: str, wait_s: float, tell: Tell) -> tupl
                 f"the scheduler does not answer: {last}", node=carrier.name, hint=carrier.on_login("sinfo")
             )
         if now - began >= wait_s:
-            why = f" ({reason})" if reason not in ("", "None") else ""
-            longer, queue = max(3600, round(2 * wait_s)), carrier.on_login("squeue --start")
-            raise DeadlineError(
-                f"job {job} did not start within {wait_s:.0f} s{why}; it was withdrawn",
-                node=carrier.name,
-                hint=f"{queue}   # when jobs are expected to start; wait longer: --wait {longer}",
-            )
+            raise carrier.late(job, wait_s, reason)
         if state and (reason != shown or now - told >= AGAIN_S):
             _tell_queue(carrier, job, reason, now - began, tell)
             shown, told = reason, now

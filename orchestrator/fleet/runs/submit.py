@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.artifacts import ProjectDir, bring
@@ -19,21 +18,26 @@ from orchestrator.plan.sbatch import NODE_LABELS, run_folder
 from orchestrator.specs.errors import ConflictError, OrchError
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import Plan
+from orchestrator.specs.request import LaunchRequest
 
 
-def submit(
-    carrier: SlurmCarrier,
-    login: Node,
-    plan: Plan,
-    script: str,
-    *,
-    fresh: Mapping[str, Path],
-    notify: Notify,
-) -> str:
-    """Bring code, data, agent and secrets to the shared storage once, submit `script`, and return the job's id.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run that is ready to be submitted."""
 
-    `fresh`: folders of this computer of which the digests were just taken. Nothing is left in the queue if it raises.
+    carrier: SlurmCarrier
+    login: Node
+    request: LaunchRequest
+    plan: Plan
+    script: str
+
+
+def submit(job: Job, *, notify: Notify) -> str:
+    """Bring code, data, agent and secrets to the shared storage once, submit the script, and return the job's id.
+
+    Nothing is left in the queue if it raises.
     """
+    carrier, login, plan, fresh = job.carrier, job.login, job.plan, job.request.folders
     require_values(plan.secrets, plan.environment, os.environ)
     values = secret_values(plan.secrets, os.environ)
     store = ProjectDir(node=login, folder=plan.nodes[0].folder)
@@ -47,7 +51,7 @@ def submit(
         of_run = {name: text for name, text in labels if name not in NODE_LABELS}
         if values:  # for readers of the logs on other computers
             of_run[LABEL_SECRETS] = shared_folder(run_folder(plan))
-        job = carrier.submit(run_folder(plan), plan.attempt, script, of_run, plan.nnodes)
+        number = carrier.submit(run_folder(plan), plan.attempt, job.script, of_run, plan.nnodes)
     except BaseException:  # Ctrl-C too
         record.forget_intent()
         if values:
@@ -55,7 +59,7 @@ def submit(
                 carrier.drop_secrets(plan.run_id)
         raise
     record.save_plan(plan)
-    return job
+    return number
 
 
 def next_attempt(known: Carried, plan: Plan) -> int:

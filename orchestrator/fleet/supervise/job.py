@@ -5,6 +5,8 @@ The scheduler restarts nodes and the agents restart ranks. Following decides not
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,12 +40,17 @@ class JobCallbacks:
     """Receives the error of a login node that does not answer, once for each silence."""
 
 
-def follow_job(carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: JobCallbacks) -> RunOutcome:
-    """Follow until the last attempt has ended, and record the outcome. PreflightError: the run was forgotten."""
+def follow_job(
+    carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: JobCallbacks, *, wait_s: float = math.inf
+) -> RunOutcome:
+    """Follow until the last attempt has ended, and record the outcome.
+
+    PreflightError: the run was forgotten; DeadlineError: an attempt has waited longer than `wait_s` in the queue.
+    """
     record.veil = veil_of(plan)
     done = -1
     while True:
-        attempt = _begun(carrier, plan, callbacks, after=done)
+        attempt = _begun(carrier, plan, callbacks, after=done, wait_s=wait_s)
         plan = note_place(record, plan, attempt)
         callbacks.update(Replanned(plan=plan))
         outcome = _follow_attempt(carrier, plan, attempt, record, callbacks)
@@ -58,9 +65,9 @@ def follow_job(carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: 
             return outcome
 
 
-def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int) -> CarriedAttempt:
+def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int, wait_s: float) -> CarriedAttempt:
     """The first attempt after that one that has nodes, or that is over without any."""
-    last = ("", "")
+    last, began = ("", ""), time.monotonic()
     while True:
         found = _known(carrier, plan, callbacks)
         newer = [one for one in found.attempts if one.run_id == plan.run_id and one.attempt > after]
@@ -76,6 +83,8 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
             callbacks.waiting(known)
         if known.names or known.is_over:
             return known
+        if known.status == "queued" and time.monotonic() - began >= wait_s:
+            raise carrier.late(known.job, wait_s, known.reason)
         carrier.rest(LOOK_EVERY_S)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from contract.events import Event
@@ -10,8 +11,11 @@ from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import remove_run
+from orchestrator.fleet.runs.submit import Job, submit
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
+from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import OrchError
@@ -38,8 +42,8 @@ class OneShotCallbacks:
 
     notify: Notify = lambda _node, _progress: None
     """Receives each step on a node, and the progress of copies to it."""
-    run_event: Callable[[RunEvent], None] = lambda _happening: None
-    """Receives every event. An exception that it raises ends the run."""
+    update: Callable[[Update], None] = lambda _update: None
+    """Receives every event, and the plan of each attempt of a job. An exception that it raises ends the run."""
     left_behind: Callable[[OrchError], object] = lambda _error: None
     """Receives the error of a node that could not be cleaned up."""
 
@@ -49,22 +53,66 @@ def run_one_shot(
 ) -> OneShotResult:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
     containers = launch(nodes, plan, fresh=request.folders, notify=callbacks.notify)
-    record, newest = RunRecord(plan.run_id), dict[type[Event], Event]()
+    record, heard = RunRecord(plan.run_id), _Heard(callbacks.update)
 
-    def hear(run_event: Update) -> None:
-        if not isinstance(run_event, RunEvent):
-            return  # a temporary run has no next attempt: decisions are ignored
-        event = run_event.event if isinstance(run_event, RunLine) else None
+    def hear(update: Update) -> None:
+        if isinstance(update, RunEvent):  # a temporary run has no next attempt: decisions are ignored
+            heard.hear(update)
+
+    def clear() -> None:
+        for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
+            if cleared.error:
+                callbacks.left_behind(cleared.error)
+
+    with _recorded(record, clear):
+        return heard.result(follow_attempt(containers, plan, record, on=hear))
+
+
+def run_one_shot_job(
+    job: Job, callbacks: OneShotCallbacks, *, waiting: Callable[[CarriedAttempt], None], wait_s: float
+) -> OneShotResult:
+    """Submit the job, follow it to its end, and remove it from the cluster; the controller's record stays.
+
+    `waiting`: receives each change of its place in the queue. DeadlineError: it has not started within `wait_s`.
+    """
+    submit(job, notify=callbacks.notify)
+    carrier, plan = job.carrier, job.plan
+    record, heard = RunRecord(plan.run_id), _Heard(callbacks.update)
+    follow = JobCallbacks(update=heard.hear, waiting=waiting, silent=callbacks.left_behind)
+
+    def clear() -> None:
+        try:
+            carrier.remove(plan.run_id)
+        except OrchError as error:
+            callbacks.left_behind(error)
+
+    with _recorded(record, clear):
+        return heard.result(follow_job(carrier, plan, record, follow, wait_s=wait_s))
+
+
+class _Heard:
+    """Keeps the last event of each kind of rank 0, and passes everything on."""
+
+    def __init__(self, on: Callable[[Update], None]) -> None:
+        self._on, self._newest = on, dict[type[Event], Event]()
+
+    def hear(self, update: Update) -> None:
+        event = update.event if isinstance(update, RunLine) else None
         if event and event.rank == 0:
-            newest[type(event)] = event
-        callbacks.run_event(run_event)
+            self._newest[type(event)] = event
+        self._on(update)
 
+    def result(self, outcome: RunOutcome) -> OneShotResult:
+        return OneShotResult(outcome=outcome, events=tuple(self._newest.values()))
+
+
+@contextmanager
+def _recorded(record: RunRecord, clear: Callable[[], None]) -> Iterator[None]:
+    """Record a run that is broken off as stopped; call `clear` in every case."""
     try:
-        return OneShotResult(outcome=follow_attempt(containers, plan, record, on=hear), events=tuple(newest.values()))
+        yield
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise
     finally:
-        for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
-            if cleared.error:
-                callbacks.left_behind(cleared.error)
+        clear()
