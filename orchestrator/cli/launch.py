@@ -57,8 +57,8 @@ def launch(
     Either all containers start or none. Failed ranks restart from the last checkpoint. A node that
     stays lost ends the run; with --min-nodes the run continues without it. Ctrl-C stops following; the run continues.
     """
-    from orchestrator.cli.launching.run_launch import run_launch
+    from orchestrator.cli.launching.start_run import start_run
 
     options = with_command(context, options, command)
     loaded = load_inventory(mode.inventory)
-    return run_launch(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))
+    return start_run(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))

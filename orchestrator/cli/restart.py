@@ -28,7 +28,8 @@ def restart(
     node cannot be stopped, nothing is started.
     """
     from orchestrator.cli.launching.cluster_launch import earlier_on, ready_on, tell_job
-    from orchestrator.cli.launching.run_launch import earlier_plan, ready, run_launch
+    from orchestrator.cli.launching.run_launch import earlier_plan, ready
+    from orchestrator.cli.launching.start_run import start_run
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
     from orchestrator.cli.launching.view import confirm
 
@@ -40,7 +41,7 @@ def restart(
         by = f", launched by {running.stranger}," if running.stranger else ""
         question = f"Stop run {running.run.run_id}{by} and resume it as shown?"
         if before := earlier_on(loaded.inventory, options):
-            earlier = None  # `run_launch` reads it again, with the nodes of its last attempt
+            earlier = None  # `start_run` reads it again, with the nodes of its last attempt
             on_cluster = replace(options, on=before.cluster)
             with ready_on(loaded.inventory, on_cluster, mode, earlier=before, ending=True) as job:
                 if not mode.confirmed:
@@ -57,7 +58,7 @@ def restart(
     stopped.require_all()
     say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
     try:
-        return run_launch(loaded.inventory, options, replace(mode, confirmed=True), earlier=earlier)
+        return start_run(loaded.inventory, options, replace(mode, confirmed=True), earlier=earlier)
     except OrchError:
         say(f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again")
         say(f"  → orch resume {stopped.run_id}")

@@ -40,8 +40,8 @@ def resume(
     Options that are not given keep their values. Code and data are copied to nodes without them. Rank 0 goes to a node
     with the newest intact checkpoint; if none of the chosen nodes has it, it is copied to the node of rank 0.
     """
-    from orchestrator.cli.launching.run_launch import run_launch
+    from orchestrator.cli.launching.start_run import start_run
 
     options = replace(with_command(context, options, command), resume=run)
     loaded = load_inventory(mode.inventory)
-    return run_launch(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))
+    return start_run(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))

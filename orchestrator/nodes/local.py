@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Thread
@@ -30,11 +31,15 @@ class LocalNode:
     def __init__(self, name: str = "controller", address: str = "127.0.0.1", engine: Engine | None = None) -> None:
         self.name = name
         self._address = address
-        self._close: Callable[[], None] | None = None
-        if engine is None:
-            engine = docker_engine = _docker_engine(name)
-            self._close = docker_engine.close
-        self.engine: Engine = engine
+        self._engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine or self._own_engine
+
+    @cached_property
+    def _own_engine(self) -> DockerEngine:
+        return _docker_engine(self.name)
 
     @property
     def address(self) -> str:
@@ -113,8 +118,8 @@ class LocalNode:
         self._copy(Path(source), target)
 
     def close(self) -> None:
-        if self._close:
-            self._close()
+        if "_own_engine" in self.__dict__:
+            self._own_engine.close()
 
     def _copy(self, source: Path, target: Path, only: Sequence[str] | None = None) -> None:
         try:

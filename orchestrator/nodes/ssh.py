@@ -7,24 +7,21 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from getpass import getuser
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from threading import Lock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import docker
 import fabric
 import paramiko
-from docker.transport import SSHHTTPAdapter
-from docker.transport.sshconn import SSHConnectionPool
 
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
-from orchestrator.nodes.docker_engine import DockerEngine
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, resolved
 from orchestrator.nodes.ssh_config import Login, SshSettings, login_of, settings_of_hop
 from orchestrator.nodes.ssh_login import (
@@ -38,6 +35,11 @@ from orchestrator.nodes.ssh_login import (
 )
 from orchestrator.specs.errors import CommandFailedError, ConfigError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
+
+if TYPE_CHECKING:
+    import docker
+
+    from orchestrator.nodes.docker_engine import DockerEngine
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
@@ -64,7 +66,6 @@ class SshNode:
         self._password = password
         self._lock = Lock()
         self._connection: Any = None  # fabric ships no types
-        self._engine = DockerEngine(spec.name, self._docker_client, explain=self._why_no_engine)
 
     @property
     def name(self) -> str:
@@ -74,9 +75,11 @@ class SshNode:
     def address(self) -> str:
         return resolve(login_of(self._spec).spec)
 
-    @property
+    @cached_property
     def engine(self) -> DockerEngine:
-        return self._engine
+        from orchestrator.nodes.docker_engine import DockerEngine  # 0.1 s, which a login node need not spend
+
+        return DockerEngine(self.name, self._docker_client, explain=self._why_no_engine)
 
     def open(self) -> None:
         self._transport()
@@ -148,7 +151,8 @@ class SshNode:
             raise CommandFailedError(f"what it sent for {argv[-1]} was refused: {refused}", node=self.name) from refused
 
     def close(self) -> None:
-        self._engine.close()
+        if "engine" in self.__dict__:
+            self.engine.close()
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -230,6 +234,8 @@ class SshNode:
         return connection
 
     def _docker_client(self) -> docker.APIClient:
+        from orchestrator.nodes.docker_over_ssh import docker_client_over
+
         return docker_client_over(self._transport)
 
     def _why_no_engine(self) -> str:
@@ -411,29 +417,3 @@ def _chunks(channel: paramiko.Channel, deadline: float) -> Iterator[bytes]:
         if not (chunk := channel.recv(CHUNK)):
             return
         yield chunk
-
-
-class _TransportAdapter(SSHHTTPAdapter):
-    """The SDK's SSH adapter on a connection that is open already, in place of one of its own.
-
-    One pool for all addresses: the SDK's pool for each would soon use up the ten sessions that sshd allows.
-    """
-
-    def __init__(self, transport: Callable[[], paramiko.Transport], timeout_s: int) -> None:
-        super().__init__("ssh://node", timeout=timeout_s, shell_out=True)
-        self._pool: Any = SSHConnectionPool(timeout=timeout_s, maxsize=self.max_pool_size)
-        self._pool.ssh_transport = transport()
-
-    def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002  # the SDK's signature
-        return self._pool
-
-
-def docker_client_over(transport: Callable[[], paramiko.Transport], *, timeout_s: int = 60) -> docker.APIClient:
-    """A Docker SDK client that talks to the engine at the other end through `docker system dial-stdio`."""
-    client: Any = docker.APIClient(base_url="tcp://node:1", version="1.41", timeout=timeout_s)
-    client._custom_adapter = _TransportAdapter(transport, timeout_s)
-    client.mount("http+docker://ssh", client._custom_adapter)
-    client.base_url = "http+docker://ssh"
-    # As the docker program negotiates: a ping costs a fifth of the full answer about versions.
-    client._version = client._get(client._url("/_ping", versioned_api=False)).headers["Api-Version"]
-    return client  # type: ignore[no-any-return]  # Any above: these attributes are the SDK's own, not its public ones

@@ -14,9 +14,10 @@ import requests
 
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.docker_engine import DockerEngine
+from orchestrator.nodes.docker_over_ssh import docker_client_over
 from orchestrator.nodes.interface import Engine
 from orchestrator.nodes.local import LocalNode
-from orchestrator.nodes.ssh import SshNode, docker_client_over
+from orchestrator.nodes.ssh import SshNode
 from orchestrator.plan.container import secret_environment, secret_mounts, secrets_folder
 from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import EngineError

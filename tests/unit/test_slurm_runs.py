@@ -488,6 +488,16 @@ def test_restart_stops_and_submits_again(uni: Cluster) -> None:
     assert uni("stop", run).code == 0
 
 
+def test_a_run_of_a_cluster_is_not_repeated_on_machines(uni: Cluster) -> None:
+    ran = uni.launch(STEPS="1")
+    assert ran.code == 0, ran.err
+    run = str(json_data(uni("runs", "--json").out)["runs"][0]["run_id"])
+    again = uni("runs", "rerun", run, "--yes")
+    assert again.code == 2
+    assert f"run {run} was a job of cluster uni: `rerun` repeats runs on machines" in again.err
+    assert "orch launch --on uni --nodes 2 -- gpt2" in again.err
+
+
 def test_a_restart_that_is_refused_stops_nothing(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that this computer has no more, and a time limit that is too short."""
     monkeypatch.setenv("HF_TOKEN", "hf_of_ana")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import launch_words, measuring
+from orchestrator.plan.command import measuring
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
@@ -47,12 +46,10 @@ def run_launch(
     earlier: Plan | None = None,
     again: Plan | None = None,
 ) -> int:
-    """Start a run and follow it, or print its plan; return the exit code.
+    """Start a run on nodes of the inventory and follow it, or print its plan; return the exit code.
 
     `earlier`: the result of `earlier_plan`; `again`: the plan of another run, whose settings a new run repeats.
     """
-    if (code := _on_cluster(inventory, options, mode, earlier, again)) is not None:
-        return code
     _refuse_a_forecast(options, mode)
     if not mode.dry_run:
         require_consent(yes=mode.confirmed, look_first="--dry-run")
@@ -93,26 +90,6 @@ def run_launch(
     save_measurement(plan, request.command, probe)
     tell_end(plan, probe.outcome, mode)
     return EXIT_OK if probe.outcome.forecast and not probe.outcome.failure else RunFailedError.exit_code
-
-
-def _on_cluster(
-    inventory: Inventory, options: LaunchOptions, mode: OutputMode, earlier: Plan | None, again: Plan | None
-) -> int | None:
-    """Launch or resume on a cluster and return the exit code; None where the run is one of machines."""
-    if again and again.cluster:
-        raise UsageError(
-            f"run {again.run_id} was a job of cluster {again.cluster}: `rerun` repeats runs on machines",
-            hint=shlex.join(launch_words(again)),
-        )
-    if earlier or not (options.on or options.resume):
-        return None
-    from orchestrator.cli.launching.cluster_launch import earlier_on, launch_on
-
-    before = earlier_on(inventory, options) if options.resume else None
-    if not options.on and not before:
-        return None
-    on = before.cluster if before else options.on
-    return launch_on(inventory, replace(options, on=on), mode, earlier=before)
 
 
 def _refuse_a_forecast(options: LaunchOptions, mode: OutputMode) -> None:

@@ -17,7 +17,8 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import ConfigError, OrchError
+from orchestrator.plan.command import launch_words
+from orchestrator.specs.errors import ConfigError, OrchError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def rerun(
     if plan is None:
         why = record.unreadable or "it never started"
         raise ConfigError(f"the plan of run {record.run_id} is not on record: {why}", hint=f"orch logs {record.run_id}")
+    if on := plan.cluster or options.on:
+        was = f"run {record.run_id} was a job of cluster {on}: " if plan.cluster else ""
+        hint = shlex.join(launch_words(replace(plan, cluster=on)))
+        raise UsageError(f"{was}`rerun` repeats runs on machines", hint=hint)
     if not options.engine and not any(part.container.image for part in plan.nodes):
         options, mode = replace(options, engine="process"), replace(mode, engine="process")
     mode = replace(mode, inventory=loaded.path.absolute())
