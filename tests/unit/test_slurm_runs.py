@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.failure import Failure
+from orchestrator.cli.launching.stopping import StoppedRun
 from orchestrator.cli.launching.view import _next_step
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
@@ -28,9 +29,12 @@ from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
+from orchestrator.render.runs import half_stopped_line
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run import Member, Run, State
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
@@ -229,6 +233,20 @@ def test_a_node_without_its_ranks_is_excluded_in_the_inventory() -> None:
     step = _next_step(plan, failure, checkpoint=True)
     assert step.endswith("   without beta: first add `exclude: beta` to `options:` of cluster uni in the inventory")
     assert _next_step(replace(plan, cluster=""), failure, checkpoint=True).endswith("   without beta: --nodes alpha")
+
+
+def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned() -> None:
+    """`orch clean` asks machines of the inventory alone."""
+    left = StoppedRun(run_id="r1", nodes=(), checkpoint_step=None, left=("c1",), cluster="uni")
+    with pytest.raises(PartialError) as raised:
+        left.require_all()
+    assert raised.value.hint == "once uni can be reached: orch stop r1"
+    run = Run(
+        run_id="r1", project="orch", attempt=0, user="ana", started_at="", nnodes=1, command="", master="c1",
+        members=(Member(node="c1", node_rank=0, state=State.RUNNING),),
+    )  # fmt: skip
+    assert half_stopped_line(run, on_cluster=True).endswith("not on c1\n  → orch stop r1")
+    assert half_stopped_line(run).endswith("or: orch clean")
 
 
 def test_a_slow_node(uni: Cluster) -> None:
