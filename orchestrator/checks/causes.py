@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from contract.failures.classify import Classified
 from contract.failures.owners import Owner
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.finding_pages import pages_folder, read_page
 
 
@@ -15,7 +17,9 @@ from orchestrator.specs.finding_pages import pages_folder, read_page
 class Cause:
     """Explanation of a failure, and its fix.
 
-    On a page, its texts hold `{node}`, `{rank}`, `{run}` and the named groups of the patterns of its signature.
+    On a page, its texts hold `{node}`, `{rank}`, `{run}` and the named groups of the patterns of its signature. Where
+    its fix cannot be done on a cluster, the page also has the steps there, `on_cluster`, with `{cluster}`, `{on}`,
+    `{test}` and `{without}`: see `ClusterJob`.
     """
 
     id: str
@@ -34,15 +38,26 @@ class Cause:
     """`FILE:LINE in FUNCTION`, the innermost in the user's own code."""
 
     @classmethod
-    def of(cls, found: Classified, **known: str) -> Cause:
-        """The cause of this failure; `known`: its node, rank and run."""
-        cause = causes_of(found.signature.area)[found.id].filled(_Found({**known, **found.values}))
-        return replace(cause, evidence=found.evidence, frame=found.frame)
+    def of(cls, found: Classified, *, job: ClusterJob | None, node: str, rank: str, run: str) -> Cause:
+        """The cause of this failure, with the steps for a cluster where the run is a job."""
+        values = {"node": node, "rank": rank, "run": run, **found.values}
+        cause = causes_of(found.signature.area, on_cluster=job is not None)[found.id]
+        # Values are of nodes and of their output: in a command to paste, each is one word.
+        words = {name: shlex.quote(value) for name, value in values.items()} | _words_of(job, node)
+        filled = cause.filled(_Found(values), _Found(words))
+        return replace(filled, evidence=found.evidence, frame=found.frame)
 
-    def filled(self, values: Mapping[str, str]) -> Cause:
-        """The cause with these values in its texts."""
-        steps = tuple(step.format_map(values) for step in self.fix)
+    def filled(self, values: Mapping[str, str], words: Mapping[str, str]) -> Cause:
+        """The cause with these values in its explanation, and these in its steps."""
+        steps = tuple(step.format_map(words) for step in self.fix)
         return replace(self, explanation=self.explanation.format_map(values), fix=steps)
+
+
+def _words_of(job: ClusterJob | None, node: str) -> dict[str, str]:
+    """Values for the steps on a cluster."""
+    if job is None:
+        return {}
+    return {"cluster": shlex.quote(job.cluster), "on": job.on, "test": job.test, "without": job.without(node)}
 
 
 class _Found(dict[str, str]):
@@ -53,19 +68,25 @@ class _Found(dict[str, str]):
 
 
 class _Names(dict[str, str]):
-    """Each placeholder by its name: `{node}` as NODE."""
+    """Each placeholder by its name: `{node}` as NODE, and options of a cluster with such names."""
+
+    def __init__(self) -> None:
+        super().__init__(_words_of(ClusterJob(cluster="CLUSTER", nodes=2), "NODE"))
 
     def __missing__(self, name: str) -> str:
         return name.upper()
 
 
-def explained(id: str) -> tuple[Cause, str] | None:
-    """The cause with this id, names in place of values, and the text of its area; None where no cause is called so."""
+def explained(id: str) -> tuple[Cause, tuple[str, ...], str] | None:
+    """The cause with this id, names in place of values; its steps on a cluster where those are others; the text of its
+    area. None where no cause is called so."""
     area = id.partition(".")[0]
     if area not in cause_areas() or id not in causes_of(area):
         return None
     _, text = read_page(pages_folder("causes") / f"{area}.md")
-    return causes_of(area)[id].filled(_Names()), text.partition("\n\n")[2].replace("\n", " ").rstrip()
+    names = _Names()
+    cause, there = (causes_of(area, on_cluster=way)[id].filled(names, names) for way in (False, True))
+    return cause, there.fix if there.fix != cause.fix else (), text.partition("\n\n")[2].replace("\n", " ").rstrip()
 
 
 def cause_areas() -> tuple[str, ...]:
@@ -74,10 +95,13 @@ def cause_areas() -> tuple[str, ...]:
 
 
 @cache
-def causes_of(area: str) -> Mapping[str, Cause]:
-    """All causes of an area by id, as they are on its page."""
+def causes_of(area: str, *, on_cluster: bool = False) -> Mapping[str, Cause]:
+    """All causes of an area by id, as they are on its page. `on_cluster`: each with its steps there."""
     from ruamel.yaml import YAML
 
     front, _ = read_page(pages_folder("causes") / f"{area}.md")
-    written = YAML(typ="safe").load(front)
-    return {id: Cause(id=id, **{**texts, "fix": tuple(texts["fix"])}) for id, texts in written.items()}
+    causes = {}
+    for id, texts in YAML(typ="safe").load(front).items():
+        there = texts.pop("on_cluster", texts["fix"])
+        causes[id] = Cause(id=id, **{**texts, "fix": tuple(there if on_cluster else texts["fix"])})
+    return causes

@@ -16,6 +16,7 @@ from contract.failures.torchrun import first_failure, without_summary
 from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.run_events import RunLine
 
 
@@ -100,11 +101,17 @@ class Failure:
 
 
 def root_cause(
-    ended: Sequence[EndedBadly], *, agreed: GenerationFailure | None = None, run: str = "RUN", keep_lines: int = 8
+    ended: Sequence[EndedBadly],
+    *,
+    agreed: GenerationFailure | None = None,
+    run: str = "RUN",
+    job: ClusterJob | None = None,
+    keep_lines: int = 8,
 ) -> Failure | None:
     """The failure that the others follow from; `ended` is in order of arrival. None where nothing failed.
 
-    Where the agents in the containers agreed on the first failure, that one counts.
+    Where the agents in the containers agreed on the first failure, that one counts. `job`: where the run is a job of a
+    cluster.
     """
     if agreed:
         named = next((one for one in ended if one.node == agreed.node), None)
@@ -136,7 +143,7 @@ def root_cause(
         exit_code=code,
         reason=first.reported if lost else reason_of(failed, found),
         lines=tuple(line for line in lines if line.strip() and not is_torch_log(line))[-keep_lines:],
-        cause=Cause.of(found, node=first.node, rank=str(rank), run=run) if found else None,
+        cause=Cause.of(found, job=job, node=first.node, rank=str(rank), run=run) if found else None,
     )
 
 

@@ -23,6 +23,7 @@ from contract.events import (
 from contract.failures.classify import matches
 from contract.failures.tracebacks import LIBRARY
 from contract.log_lines import readable
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 
@@ -111,8 +112,9 @@ def rank_waited_for(found: Sequence[RankStack]) -> tuple[RankStack, str] | None:
     return one, f"stuck for {one.seconds:.0f} s, {one.description}; {waits}"
 
 
-def describe_hang(found: Sequence[RankStack], plan: Plan | None) -> Iterator[str]:
-    """Sentences about the ranks that are stuck and those that wait, the most certain first."""
+def describe_hang(found: Sequence[RankStack], plan: Plan | None, job: ClusterJob | None = None) -> Iterator[str]:
+    """Sentences about the ranks that are stuck and those that wait, the most certain first. `job`: where the run is a
+    job of a cluster."""
     stuck, waiting = _stuck_and_waiting(found)
     for one in stuck:
         yield f"rank {one.rank} on {one.node} is stuck {one.description}, for {one.seconds:.0f} s"
@@ -125,7 +127,8 @@ def describe_hang(found: Sequence[RankStack], plan: Plan | None) -> Iterator[str
     if len({place.waits_in for place in waiting}) > 1 and not stuck:
         yield "they are in different collectives: some ranks skipped one, or took another branch"
     elif len(waiting) == len(found) > 1 and not others:
-        yield "all wait for one another in the same place: the network between them, orch test"
+        test = job.test if job else "orch test"
+        yield f"all wait for one another in the same place: the network between them, {test}"
 
 
 def ranks(numbers: Iterable[int]) -> str:

@@ -22,6 +22,7 @@ from contract.failures.classify import FailedRank, classify
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import (
     EndedBadly,
     Failure,
@@ -62,6 +63,8 @@ class Evidence:
 
     run_id: str
     plan: Plan | None = None
+    cluster: str = ""
+    """Cluster that shows the run, also where no plan is known."""
     lines: tuple[RunLine, ...] = ()
     """Its `EVENTS`, and the last lines of each node and rank, in order of time."""
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
@@ -73,6 +76,13 @@ class Evidence:
     """State and reason, where this controller saw the end."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
+
+    @property
+    def job(self) -> ClusterJob | None:
+        """Where the run is a job of a cluster."""
+        if self.plan or not self.cluster:
+            return ClusterJob.of(self.plan)
+        return ClusterJob(cluster=self.cluster, nodes=max(1, len(self.containers)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +118,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
     bad = _ended_badly(evidence, lines)
     failure, state = None, _good_end(evidence, lines)
     if not state:
-        failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id)
+        failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id, job=evidence.job)
         # The logs end as if nothing had happened: only this controller saw the failure.
         unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
         if failure is None or (unexplained and not over):
@@ -118,7 +128,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
     standing = rank_stacks(lines, until=first_sign)
     if failure and _was_waiting(failure):
-        failure = _held_up(failure, standing, evidence.run_id) or failure
+        failure = _held_up(failure, standing, evidence) or failure
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
     at = at or (over.time if over else "")
     waited = state in ("running", "unknown") or (failure and _was_waiting(failure))
@@ -135,7 +145,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
         earlier=_survived(evidence),
         heard=heard,
-        waits=(*describe_hang(standing, evidence.plan), *describe_waits(lines, heard)) if waited else (),
+        waits=(*describe_hang(standing, evidence.plan, evidence.job), *describe_waits(lines, heard)) if waited else (),
         places=standing if waited else (),
         silent=evidence.silent,
     )
@@ -255,12 +265,14 @@ def _was_waiting(failure: Failure) -> bool:
     )  # fmt: skip
 
 
-def _held_up(failure: Failure, standing: Sequence[RankStack], run: str) -> Failure | None:
+def _held_up(failure: Failure, standing: Sequence[RankStack], evidence: Evidence) -> Failure | None:
     """The rank that the others waited for until they timed out, if its stack shows it."""
     found = rank_waited_for(standing)
     if not found or (failure.cause and failure.cause.id == "node.frozen"):
         return None
     place, why = found
     named = classify(FailedRank(reported=why, reported_frame=place.at))
-    cause = Cause.of(named, node=place.node, rank=str(place.rank), run=run) if named else None
+    cause = (
+        Cause.of(named, job=evidence.job, node=place.node, rank=str(place.rank), run=evidence.run_id) if named else None
+    )
     return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)

@@ -45,10 +45,11 @@ def explain(
 
     known = all_pages()
     if id not in {page.id for page in known} and (found := explained(id)):
-        cause, text = found
+        cause, there, text = found
         keys = ("id", "owner", "title", "explanation", "fix", "finding")
-        data = {"area": cause.id.partition(".")[0], **{key: getattr(cause, key) for key in keys}}
-        lines = (cause.explanation, f"  owner: {cause.owner}", *(f"  → {step}" for step in cause.fix))
+        data = {"area": cause.id.partition(".")[0], **{key: getattr(cause, key) for key in keys}, "on_cluster": there}
+        lines = [cause.explanation, f"  owner: {cause.owner}", *(f"  → {step}" for step in cause.fix)]
+        lines += ["  on a cluster:", *(f"  → {step}" for step in there)] if there else []
         heading = Text(f"{cause.id}: {cause.title}\n", "bold")
         output.write(data, [cause.id], Group(heading, Text("\n".join(lines)), Text(f"\n{text}")))
     elif pages := [page for page in known if id in ("", page.area)]:

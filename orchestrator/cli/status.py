@@ -128,12 +128,14 @@ def _as_one(shown: _Shown) -> RenderableType:
 
 def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     """Ask the nodes for the run."""
+    from orchestrator.checks.cluster_job import ClusterJob
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way, tell_missing
     from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
     from orchestrator.fleet.runs.progress import forecast_of, last_event, past_run, resources_of
     from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.nodes.cluster_nodes import cluster_of
     from orchestrator.render.runs import run_data, run_table
 
     found = find_runs(nodes)
@@ -147,7 +149,9 @@ def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     used = resources_of(containers) if chosen.state is State.RUNNING else {}
     names = [member.node for member in chosen.members]
     slow = slow_ranks(last, names) if output.is_table and chosen.state is State.RUNNING else ()
-    messages = [f"! {one.what}\n  → {one.todo(chosen.run_id)}" for one in slow]
+    cluster = next((cluster_of(one.node) for one in containers), "")
+    job = ClusterJob(cluster=cluster, nodes=chosen.nnodes) if cluster else None
+    messages = [f"! {one.what}\n  → {one.todo(chosen.run_id, job)}" for one in slow]
     messages += [line] if (line := half_way(chosen)) else []
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return _Shown(

@@ -167,6 +167,11 @@ def node_name(cluster: str, attempt: CarriedAttempt, rank: int) -> str:
     return attempt.names[rank] if attempt.names else f"{cluster}-{rank}"
 
 
+def cluster_of(node: Node) -> str:
+    """The cluster that shows this node; empty for a machine of the inventory."""
+    return node.carrier.name if isinstance(node, ClusterNode) else ""
+
+
 def lone_login(carrier: SlurmCarrier) -> Node:
     """The login node of a cluster whose runs are not known."""
     return _login(Roster(carrier, ()))

@@ -158,10 +158,11 @@ def past_data(past: PastRun) -> dict[str, Any]:
     }
 
 
-def half_stopped_line(run: Run) -> str:
-    """For a run that was stopped while some of its nodes did not answer."""
+def half_stopped_line(run: Run, *, on_cluster: bool = False) -> str:
+    """For a run that was stopped while some of its nodes did not answer. `orch clean` asks no cluster."""
     left = ", ".join(member.node for member in run.members if member.state in (State.RUNNING, State.CREATED))
-    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}   or: orch clean"
+    clean = "" if on_cluster else "   or: orch clean"
+    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}{clean}"
 
 
 def half_launched_line(run: Run) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,12 @@ def why_lines(report: Postmortem) -> Iterator[str]:
     if report.silent:
         yield f"  note: {', '.join(report.silent)} did not answer; this rests on what was collected before"
     if report.state in ("failed", "running", "unknown", "queued"):
-        yield f"  → orch logs {report.run_id}" + (f" --nodes {report.failure.node}" if report.failure else "")
+        yield f"  → {logs_command(report.run_id, report.failure)}"
+
+
+def logs_command(run_id: str, failure: Failure | None) -> str:
+    """The command that shows the lines of the node that failed; those of all nodes where none is known."""
+    return f"orch logs {run_id}" + (f" --nodes {shlex.quote(failure.node)}" if failure and failure.node != "?" else "")
 
 
 def why_text(line: str) -> Text:

@@ -9,6 +9,7 @@ import pytest
 
 from contract.events import StepDone, decode_event
 from contract.log_lines import split_rank
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.slow_ranks import slow_ranks
 from tests import lan
 from tests.json_output import json_data
@@ -32,6 +33,13 @@ def test_more_than_half_as_long_again_is_flagged() -> None:
     assert "orch doctor --nodes gamma" in slow.todo("long-1a2b")
     assert "orch restart long-1a2b --nodes" in slow.todo("long-1a2b")
     assert slow_ranks(step({**TWICE, "gamma": 0.15}), THREE) == ()
+
+
+def test_advice_on_a_cluster_names_no_nodes_of_an_inventory() -> None:
+    (slow,) = slow_ranks(step(TWICE), THREE)
+    advice = slow.todo("long-1a2b", ClusterJob(cluster="uni", nodes=3))
+    assert "what slows it: orch doctor --on uni --nodes 3; without it: add `exclude: gamma` to `options:`" in advice
+    assert advice.endswith("then: orch restart long-1a2b")
 
 
 def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> None:

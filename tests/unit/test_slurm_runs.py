@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from threading import Thread
@@ -17,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.failure import Failure
+from orchestrator.cli.launching.stopping import StoppedRun
+from orchestrator.cli.launching.view import _next_step
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
@@ -25,9 +29,12 @@ from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
+from orchestrator.render.runs import half_stopped_line
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
+from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
+from orchestrator.specs.run import Member, Run, State
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
@@ -61,7 +68,8 @@ if rank == 0 and os.path.exists(told):
 say(f"[rank{{rank}}]: hello of attempt {{attempt}} from {{names[rank]}}: {{words[-1]}}")
 for step in range(1, steps + 1):
     if rank == 0:
-        say("[rank0]: @orch " + json.dumps(dict(event="step", rank=0, step=step, loss=1.0, final_step=steps)))
+        times = dict(compute_s=dict.fromkeys(names, 0.1) | {{names[-1]: 0.3}}) if mode == "slow" else {{}}
+        say("[rank0]: @orch " + json.dumps(dict(event="step", rank=0, step=step, loss=1.0, final_step=steps, **times)))
     if mode == "raise" and step == 2:
         if rank == 1:
             say("[rank1]: Traceback (most recent call last):")
@@ -69,6 +77,9 @@ for step in range(1, steps + 1):
             say("[rank1]: ValueError: boom")
         time.sleep(0.2)
         event("finished", node=names[1], outcome="user", rank=1, exit_code=1, reason="ValueError: boom")
+        sys.exit(1)
+    if mode == "no gpu" and step == 2:
+        event("finished", node=names[1], outcome="configuration", rank=1, exit_code=1, reason="x", cause="gpu.none")
         sys.exit(1)
     if asked:
         if rank == 0 and mode != "no checkpoint":
@@ -164,6 +175,8 @@ def test_a_run_from_launch_to_end(uni: Cluster) -> None:
     assert "submitted to uni as job 1" in ran.err
     assert "attempt 0 of run" in ran.err
     assert "hello of attempt 0 from c2: gpt2" in ran.out
+    assert f"checkpoints  uni:{uni.workspace}" in ran.err
+    assert not re.search("orch (tensorboard|sample)", ran.err)
     run = json_data(uni("runs", "--json").out)["runs"][0]
     assert (run["state"], run["nnodes"], run["master"]) == ("succeeded", 2, "c1")
     assert [member["node"] for member in run["members"]] == ["c1", "c2"]
@@ -206,9 +219,53 @@ def test_an_error_of_the_users_code(uni: Cluster) -> None:
     why = uni("why").out
     assert "rank 1 on c2: ValueError: boom" in why
     assert "train.py:3" in why
+    assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in why
+    assert f"→ orch logs {run} --nodes c2" in why
+    said = uni("logs", run, "--nodes", "c2").out
+    assert "hello of attempt 0 from c2" in said
+    assert "from c1" not in said
     assert uni("status", run).code == 1
     assert len(list(uni.state.glob("[0-9]*.json"))) == 1
     assert uni.job()["restart"] == 0  # never queued again
+
+
+def test_the_end_of_a_launch_that_failed(uni: Cluster) -> None:
+    said = uni.launch(MODE="no gpu", STEPS="5").err
+    assert "in the inventory; then: orch check-gpus --on uni --nodes 2\n" in said
+    assert re.search(r"→ orch logs t-\S+ --nodes c2\n", said)
+
+
+def test_a_node_without_its_ranks_is_excluded_in_the_inventory() -> None:
+    plan = replace(lan.plan(("alpha", "beta")), cluster="uni")
+    failure = Failure(node="beta", rank=-1, exit_code=None, reason="no answer", lines=())
+    step = _next_step(plan, failure, checkpoint=True)
+    assert step.endswith("   without beta: first add `exclude: beta` to `options:` of cluster uni in the inventory")
+    assert _next_step(replace(plan, cluster=""), failure, checkpoint=True).endswith("   without beta: --nodes alpha")
+
+
+def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned() -> None:
+    """`orch clean` asks machines of the inventory alone."""
+    left = StoppedRun(run_id="r1", nodes=(), checkpoint_step=None, left=("c1",), cluster="uni")
+    with pytest.raises(PartialError) as raised:
+        left.require_all()
+    assert raised.value.hint == "once uni can be reached: orch stop r1"
+    run = Run(
+        run_id="r1", project="orch", attempt=0, user="ana", started_at="", nnodes=1, command="", master="c1",
+        members=(Member(node="c1", node_rank=0, state=State.RUNNING),),
+    )  # fmt: skip
+    assert half_stopped_line(run, on_cluster=True).endswith("not on c1\n  → orch stop r1")
+    assert half_stopped_line(run).endswith("or: orch clean")
+
+
+def test_a_slow_node(uni: Cluster) -> None:
+    run = uni.start(MODE="slow", STEPS="2000")
+    advice = f"add `exclude: c2` to `options:` of cluster uni in the inventory, then: orch restart {run}"
+    until(lambda: "c2 takes 3.0 x" in uni("status", run).err)
+    said = uni("status", run).err
+    assert "orch doctor --on uni --nodes 2" in said
+    assert advice in said
+    assert uni("stop", run).code == 0
+    assert advice.partition(", then")[0] in uni.launch(MODE="slow").err
 
 
 def test_stop_asks_the_agents_and_keeps_the_checkpoint(uni: Cluster) -> None:
@@ -450,6 +507,14 @@ def test_from_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tm
     assert uni.status(run)["state"] == "running"
     assert "hello of attempt 0 from c2" in uni("logs", run).out
     assert uni("stop", run, "--yes").code == 0
+
+
+def test_steps_on_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has no plan of the run: that this is a job of a cluster is known from the cluster itself."""
+    run = uni.start(MODE="raise", STEPS="5")
+    assert uni("wait", run).code == 1
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in uni("why", run).out
 
 
 def test_a_command_beside_the_ranks(uni: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from string import Formatter
@@ -12,9 +13,10 @@ from string import Formatter
 import pytest
 
 from contract.events import kind_of
-from contract.failures.classify import SIGNATURES
+from contract.failures.classify import SIGNATURES, Classified
 from contract.failures.signature import Signature
 from orchestrator.checks.causes import Cause, cause_areas, causes_of
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.doctor import AREAS
 from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
 from orchestrator.cli import COMMANDS, build_app
@@ -280,6 +282,7 @@ def test_nccl_tells_who_is_behind() -> None:
 
 
 CAUSES = {id: cause for area in cause_areas() for id, cause in causes_of(area).items()}
+ON_CLUSTER = {id: cause for area in cause_areas() for id, cause in causes_of(area, on_cluster=True).items()}
 
 
 def test_every_signature_has_its_cause_on_the_page_of_its_area() -> None:
@@ -295,27 +298,98 @@ def test_every_placeholder_of_a_cause_is_given(signature: Signature) -> None:
     named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
     assert named <= {"node", "rank", "run", *groups}
+    there = {name for text in ON_CLUSTER[signature.id].fix for _, name, _, _ in Formatter().parse(text) if name}
+    assert there <= {"node", "rank", "run", "cluster", "on", "test", "without", *groups}
 
 
-@pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.id)
+def commands_of(cause: Cause) -> Iterator[tuple[str, list[str]]]:
+    """The commands in its steps, each with its words before `--` and without `orch`."""
+    for line in cause.fix:
+        for command in re.findall(r"\borch (?:[^;:,()]|,(?=\S))+", line):
+            yield command, shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
+
+
+def there(id: str) -> Cause:
+    """A cause with its steps on the cluster uni."""
+    found = Classified(signature=next(one for one in SIGNATURES if one.id == id), values={})
+    return Cause.of(found, job=ClusterJob(cluster="uni", nodes=3), node="c2", rank="1", run="r1")
+
+
+@pytest.mark.parametrize("id", CAUSES)
+def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights(id: str) -> None:
+    """There a job has nodes that no inventory names, and they are an administrator's."""
+    cause = there(id)
+    for command, words in commands_of(cause):
+        assert words[0] in ("check-gpus", "checkpoints", "docs", "doctor", "explain", "launch", "logs", "prepare",
+                            "resume", "status", "stop", "why"), command  # fmt: skip
+        if words[0] in ("check-gpus", "doctor", "launch"):
+            assert words[words.index("--on") + 1] == "uni", command
+        if "--nodes" in words and words[0] != "logs":
+            assert words[words.index("--nodes") + 1].isdecimal(), command
+    of_machines = r"sudo|journalctl|docker|memtester|inventory\.yaml|device:|limits:|^reboot"
+    assert not re.search(of_machines, "\n".join(cause.fix))
+
+
+@pytest.mark.parametrize("cause", [*CAUSES.values(), *map(there, CAUSES)], ids=lambda cause: cause.id)
 def test_the_fix_of_a_cause_can_be_done(cause: Cause) -> None:
     """Its commands exist with their options, areas and findings, and its own finding too."""
     findings = {page.id: page.area for page in all_pages()}
     assert cause.fix
     assert cause.finding in ("", *findings)
     assert cause.finding or cause.id not in findings, "orch explain would show the finding"
-    for line in cause.fix:
-        for command in re.findall(r"\borch (?:[^;:,()]|,(?=\S))+", line):
-            words = shlex.split(command.split(" -- ")[0].replace("…", ""))[1:]
-            assert words[0] in COMMANDS, command
-            declared = build_app(words[0]).commands[words[0]]
-            options = {option for parameter in declared.params for option in parameter.opts}
-            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
-            if "--only" in words:
-                areas = set(words[words.index("--only") + 1].split(","))
-                assert areas <= {*AREAS, *findings.values()}, command
-            if words[0] == "explain":
-                assert words[1] in findings
+    for command, words in commands_of(cause):
+        assert words[0] in COMMANDS, command
+        declared = build_app(words[0]).commands[words[0]]
+        options = {option for parameter in declared.params for option in parameter.opts}
+        assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
+        if "--only" in words:
+            areas = set(words[words.index("--only") + 1].split(","))
+            assert areas <= {*AREAS, *findings.values()}, command
+        if words[0] == "explain":
+            assert words[1] in findings
+
+
+HOSTILE = "c2; touch /tmp/x"
+
+
+def on_uni(*lines: RunLine, plan: bool = True) -> str:
+    """What is said of a run on three nodes of the cluster uni, also where this computer has no plan of it."""
+    held = ContainerFacts(id="c", name="c", image="", labels={}, status="exited", exit_code=1)
+    known = replace(lan.plan(THREE), cluster="uni") if plan else None
+    evidence = Evidence(run_id="r1", plan=known, cluster="uni", lines=lines, containers=dict.fromkeys(THREE, held))
+    return text(write_postmortem(evidence))
+
+
+def first(node: str, cause: str) -> RunLine:
+    """The failure that the agents agreed on."""
+    values = {"event": "finished", "node": node, "outcome": "infrastructure", "rank": 1, "exit_code": 1}
+    return said(9, f"@orch {json.dumps({**values, 'cause': cause, 'reason': 'it failed'})}")
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_steps_for_a_run_on_a_cluster(plan: bool) -> None:
+    lines = [said(number, line, 0, "alpha") for number, line in enumerate(SAYS)]
+    assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in on_uni(*lines, plan=plan)
+    told = on_uni(first("beta", "gpu.lost"), plan=plan)
+    assert "continue without it: add `exclude: beta` to `options:` of cluster uni in the inventory" in told
+    assert told.endswith("  → orch logs r1 --nodes beta")
+    assert "then: orch check-gpus --on uni --nodes 3" in on_uni(first("beta", "gpu.none"), plan=plan)
+
+
+def test_a_hostile_name_is_one_word_of_a_line_to_paste() -> None:
+    frozen = first(HOSTILE, "node.frozen")
+    for told in (on_uni(frozen), text(story(frozen))):
+        assert f"orch logs r1 --nodes '{HOSTILE}'" in told
+        assert f"--nodes {HOSTILE}" not in told
+    assert f"add `exclude: '{HOSTILE}'` to" in on_uni(frozen)
+
+
+def test_explain_prints_the_steps_on_a_cluster(orch: Orch) -> None:
+    ran = orch("explain", "gpu.busy")
+    assert "  on a cluster:\n  → look for the process: orch check-gpus --on CLUSTER --nodes 2" in ran.out
+    (step, _) = json_data(orch("explain", "gpu.busy", "--json").out)["on_cluster"]
+    assert step.endswith("add `exclude: NODE` to `options:` of cluster CLUSTER in the inventory")
+    assert "on a cluster" not in orch("explain", "code.shapes").out
 
 
 def test_the_manual_lists_every_cause() -> None:

@@ -14,6 +14,7 @@ from orchestrator.fleet.connect import connected, connected_for, holding, stand_
 from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
+from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.render.runs import half_launched_line, half_stopped_line
 from orchestrator.specs.errors import PartialError
@@ -32,6 +33,8 @@ class StoppedRun:
     checkpoint_step: int | None
     left: tuple[str, ...] = ()
     """Nodes where it may still run."""
+    cluster: str = ""
+    """Where it is a job."""
 
     @property
     def kept(self) -> str:
@@ -43,6 +46,11 @@ class StoppedRun:
         if self.left:
             done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
             names = ", ".join(self.left)
+            if self.cluster:
+                raise PartialError(
+                    f"run {self.run_id} {done}may still run on {names}",
+                    hint=f"once {self.cluster} can be reached: orch stop {self.run_id}",
+                )
             raise PartialError(
                 f"run {self.run_id} {done}may still run on {names}\n"
                 "  a container that is left there waits for the others in vain; if its machine was switched off,\n"
@@ -107,6 +115,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
         nodes=tuple(outcome.item.node.name for outcome in done.outcomes if not outcome.error),
         checkpoint_step=done.checkpoint_step,
         left=(*(error.node for error in failed), *silent),
+        cluster=next((cluster_of(one.node) for one in containers), ""),
     )
 
 
@@ -121,8 +130,7 @@ def tell_missing(found: FoundRuns) -> None:
 def half_way(run: Run) -> str:
     """Return the next step for a run that is only partly stopped or partly launched; empty otherwise."""
     record = RunRecord(run.run_id)
-    if run.is_going and record.was_stopped(run.attempt):
-        return half_stopped_line(run)
-    if run.half_launched:
-        return (half_stopped_line if record.is_stopping() else half_launched_line)(run)
-    return ""
+    if (run.is_going and record.was_stopped(run.attempt)) or (run.half_launched and record.is_stopping()):
+        plan = record.plan()
+        return half_stopped_line(run, on_cluster=bool(plan and plan.cluster))
+    return half_launched_line(run) if run.half_launched else ""

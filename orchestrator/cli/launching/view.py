@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from contract.events import ForecastMade
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
@@ -35,7 +36,7 @@ from orchestrator.render.log_lines import log_line
 from orchestrator.render.printable import printable
 from orchestrator.render.progress import ProgressView
 from orchestrator.render.recovery import recovery_line
-from orchestrator.render.why import headline
+from orchestrator.render.why import headline, logs_command
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
@@ -161,7 +162,7 @@ class Screen:
         for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
-                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id)}")
+                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
         if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts:
             self._err.print(forecast_view(event.forecast))
         if (node := self._phases.leave_out(line)) and not self._live:
@@ -234,7 +235,7 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     if failure.cause:
         say(f"  {failure.cause.explanation}")
         say(f"  → {failure.cause.fix[0]}")  # the rest is for `orch why`
-    say(f"  the other ranks were stopped\n  → orch logs {plan.run_id} --nodes {failure.node}")
+    say(f"  the other ranks were stopped\n  → {logs_command(plan.run_id, failure)}")
     if then:
         say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")
@@ -249,15 +250,18 @@ def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
     if cause and cause.owner == "user" and code:
         return f"with the corrected code: orch resume {plan.run_id}{code}"
     left = [part.node for part in plan.nodes if part.node != failure.node]
-    without = f"   without {failure.node}: --nodes {','.join(left)}" if failure.exit_code is None and left else ""
-    return f"orch resume {plan.run_id}{without}"
+    if failure.exit_code is not None or not left:
+        return f"orch resume {plan.run_id}"
+    job = ClusterJob.of(plan)
+    how = f"first {job.without(failure.node)}" if job else f"--nodes {shlex.quote(','.join(left))}"
+    return f"orch resume {plan.run_id}   without {failure.node}: {how}"
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     """Print the folders of the model, and the forecast against the measured speed; without a step, only the folder."""
     forecast = outcome.forecast
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
-    folder, event = f"{first.node}:{first.folder}/runs/{plan.run_id}", outcome.last_event
+    folder, event = f"{plan.cluster or first.node}:{first.folder}/runs/{plan.run_id}", outcome.last_event
     step = f" at step {event.step}" if event and event.step is not None else ""
     say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
     if forecast:
@@ -269,8 +273,9 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
-    say(f"  → orch report {plan.run_id}   # one HTML file about it; its curves: orch tensorboard {plan.run_id}")
-    if plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
+    curves = "" if plan.cluster else f"; its curves: orch tensorboard {plan.run_id}"
+    say(f"  → orch report {plan.run_id}   # one HTML file about it{curves}")
+    if not plan.cluster and plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
         say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
 
 

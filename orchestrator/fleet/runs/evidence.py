@@ -12,6 +12,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
 from orchestrator.specs.plan import Plan
@@ -47,6 +48,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     return Evidence(
         run_id=source.run_id,
         plan=plan,
+        cluster=next((cluster_of(one.node) for one in source.containers), ""),
         lines=evidence_lines(source.record, plan),
         containers={o.item.node.name: o.result for o in containers if o.result},
         kernel={o.item.node.name: o.result for o in kernel if o.result},

@@ -18,6 +18,7 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
 )
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, generation_failure, root_cause
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.plan.recovery import STOPPED_CODE, AddNodes, GiveUp, NoNodeAnswers, Replan
@@ -147,7 +148,7 @@ class AttemptReport:
             reason = self.lost.get(name, "the others wait for it")
             if last.seconds >= 1:
                 reason += f", for {last.seconds:.0f} s" + (f" (as are {', '.join(others)})" if others else "")
-            return root_cause([self._unseen(name, None, reason)], run=self.plan.run_id)
+            return root_cause([self._unseen(name, None, reason)], run=self.plan.run_id, job=ClusterJob.of(self.plan))
         if isinstance(last, Replan | AddNodes):
             return None
         kind = self.verdict.outcome if self.verdict else None
@@ -156,7 +157,7 @@ class AttemptReport:
         failed, verdict = self.failed, generation_failure(self.verdict)
         if verdict and not any(ended.node == verdict.node for ended in failed):
             failed = [*failed, self._unseen(verdict.node, verdict.exit_code)]
-        return root_cause(failed, agreed=verdict, run=self.plan.run_id)
+        return root_cause(failed, agreed=verdict, run=self.plan.run_id, job=ClusterJob.of(self.plan))
 
     def _unseen(self, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
         """A node of which the end was not seen from here."""
