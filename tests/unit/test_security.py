@@ -238,8 +238,8 @@ def test_a_script_that_varies_is_seen_wherever_it_is_built(line: str) -> None:
 def test_no_engine_is_asked_over_an_open_port() -> None:
     texts = {place(path): path.read_text("utf-8") for path in SOURCES}
     assert [name for name, text in texts.items() if re.search(r"\b237[56]\b", text)] == []
-    assert [name for name, text in texts.items() if "tcp://" in text] == ["orchestrator/nodes/ssh.py"]
-    assert 'base_url="tcp://node:1"' in texts["orchestrator/nodes/ssh.py"]  # looked up by nobody
+    assert [name for name, text in texts.items() if "tcp://" in text] == ["orchestrator/nodes/docker_over_ssh.py"]
+    assert 'base_url="tcp://node:1"' in texts["orchestrator/nodes/docker_over_ssh.py"]  # looked up by nobody
 
 
 # ── nobody listens ──

@@ -321,8 +321,8 @@ def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights(id: str) -> No
     cause = there(id)
     for command, words in commands_of(cause):
         assert words[0] in ("check-gpus", "checkpoints", "docs", "doctor", "explain", "launch", "logs", "prepare",
-                            "resume", "status", "stop", "why"), command  # fmt: skip
-        if words[0] in ("check-gpus", "doctor", "launch"):
+                            "resume", "status", "stop", "test", "why"), command  # fmt: skip
+        if words[0] in ("check-gpus", "doctor", "launch", "test"):
             assert words[words.index("--on") + 1] == "uni", command
         if "--nodes" in words and words[0] != "logs":
             assert words[words.index("--nodes") + 1].isdecimal(), command
