@@ -33,7 +33,7 @@ def test(
     Every rank runs each collective on known values and checks the result; then every pair of nodes measures its link.
     If a node does not join, it is named and the others are stopped. Nothing is left on the nodes. With --on, a job of a
     cluster runs the test on as many nodes as --nodes says.
-    Exit code 0: passed; 1: a result was wrong; 4: a node is out of reach.
+    Exit code 0: passed; 1: a result was wrong; 4: a node is out of reach; 7: the job did not start in time.
     """
     from orchestrator.cli.launching.connectivity import run_connectivity_test
 

@@ -139,7 +139,8 @@ def _squeue(jobs: _Jobs, argv: list[str]) -> int:
         values = jobs.read(job)
         if values["state"] in ("PENDING", "RUNNING"):
             names = ",".join(values["nodes"]) if values["state"] == "RUNNING" else ""
-            sys.stdout.write(f"{values['state']}|{values['reason']}|{names}\n")
+            whole = f"{values['state']}|{values['reason']}|{names}"
+            sys.stdout.write(f"{job if argv[-1] == '%i' else whole}\n")
         return 0
     for job in jobs.all():
         values = jobs.read(job)

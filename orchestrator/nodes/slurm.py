@@ -29,8 +29,10 @@ from orchestrator.specs.cluster import JOB_PREFIX, ClusterSpec
 from orchestrator.specs.errors import (
     CommandFailedError,
     ConfigError,
+    ConflictError,
     DeadlineError,
     EngineError,
+    NodeUnreachableError,
     OrchError,
     PreflightError,
 )
@@ -70,11 +72,15 @@ _DROP_SECRETS = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 rm -rf -- "$folder/runs/$2/secrets"
 """
-# Only the folder of a run that was submitted: its name is that of an attempt's record.
+# $1: the project's folder, $2: a new run. Fails where that run exists.
+_CLAIM = """
+umask 077
+folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
+mkdir -p -- "$folder/runs" && mkdir -- "$folder/runs/$2"
+"""
 _REMOVE = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
-cd -- "$folder/runs" 2>/dev/null && ls -- "./$2"/submitted-*.json >/dev/null 2>&1 || exit 0
-rm -rf -- "./$2"
+rm -rf -- "$folder/runs/$2"
 """
 _FORGET = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
@@ -288,14 +294,11 @@ class SlurmCarrier:
             hint=self.on_login(f"scontrol show job {job}"),
         )
 
-    def _in_queue(self, jobs: Sequence[str]) -> str:
-        """The first of these jobs that Slurm has not ended yet; empty: none."""
-        if not jobs:
-            return ""
-        answer = self.login.run(["squeue", "-h", "-j", ",".join(jobs), "-o", "%i"], timeout_s=ASK_S)
-        if answer.exit_code and "Invalid job id" not in answer.stderr:
-            answer.check("asking for the jobs of the run", hint=self.on_login("sinfo"))
-        return readable(answer.stdout).strip().partition("\n")[0]
+    def _is_in_queue(self, job: str) -> bool:
+        """Whether Slurm has not ended the job yet."""
+        answer = self.login.run(["squeue", "-h", "-j", job, "-o", "%i"], timeout_s=ASK_S)
+        _unless_unknown(answer, f"asking for job {job}")
+        return job in (line.strip() for line in answer.stdout.splitlines())  # a site may print lines of its own
 
     def _ends_within(self, attempt: CarriedAttempt, deadline: float) -> bool:
         """Whether the job has ended, all of its lives, before the deadline."""
@@ -316,18 +319,40 @@ class SlurmCarrier:
         self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
         self._kept = None
 
-    def remove(self, run_id: str) -> None:
-        """End the jobs of a run and delete its folder, checkpoints included."""
-        known = self.runs(run_id, fresh=True)
-        jobs = sorted({one.job for one in known.attempts if one.run_id == run_id})
-        for job in jobs:  # a run is over before its job: an agent waits to tell a lost node of the end
-            with suppress(CommandFailedError):  # Slurm may have forgotten it
-                self.cancel(job)
-        deadline = self._clock() + CANCEL_S
-        while left := self._in_queue(jobs):
+    def claim(self, run_id: str) -> None:
+        """Make the folder of a new run, which `remove` may delete. ConflictError: a run with this id has one."""
+        answer = self.login.run(["sh", "-c", _CLAIM, "sh", self.cluster.folder, run_id], timeout_s=ASK_S)
+        if answer.exit_code and "exists" in answer.stderr:
+            raise ConflictError(f"a run {run_id} exists already", node=self.name, hint="try again: it gets another id")
+        answer.check(f"making the folder of run {run_id}")
+
+    def end(self, job: str) -> None:
+        """Cancel a job, and wait until Slurm has ended it. A busy scheduler is asked again."""
+        deadline, cancelled = self._clock() + CANCEL_S, False
+        while True:
+            problem: OrchError = self._lasting(job)
+            try:
+                if not cancelled:
+                    _unless_unknown(self.login.run(["scancel", job], timeout_s=ASK_S), f"cancelling job {job}")
+                    cancelled = True
+                if not self._is_in_queue(job):
+                    return
+            except NodeUnreachableError:
+                raise
+            except OrchError as error:
+                problem = error
             if self._clock() >= deadline:
-                raise self._lasting(left)
+                raise problem
             self.rest(POLL_S / 2)
+
+    def remove(self, run_id: str, job: str) -> None:
+        """End the job, and delete the folder of a run that was claimed, checkpoints included.
+
+        `job`: its number; empty: none was submitted. The run is over before its job: an agent waits for a while to tell
+        a lost node of the end. Nothing is deleted before the queue says that the job is gone.
+        """
+        if job:
+            self.end(job)
         words = ["sh", "-c", _REMOVE, "sh", self.cluster.folder, run_id]
         self.login.run(words, timeout_s=ASK_S).check(f"removing {self.cluster.folder}/runs/{run_id}")
         self._kept = None
@@ -384,6 +409,12 @@ class SlurmCarrier:
             where = self.on_login(command)
             return ConfigError(f"sbatch refused the job: {meaning} ({said})", node=self.name, hint=where)
         return PreflightError(f"sbatch refused the job: {said}", node=self.name, hint=self.on_login("sinfo"))
+
+
+def _unless_unknown(answer: Completed, what: str) -> None:
+    """CommandFailedError: it failed, and not because Slurm has forgotten the job."""
+    if "Invalid job id" not in answer.stderr:
+        answer.check(what)
 
 
 class _LogFile:

@@ -115,11 +115,12 @@ exit "$code"
 """
 
 
-def batch_script(plan: Plan, cluster: ClusterSpec) -> str:
-    """The text to submit. ConfigError: a value that cannot be part of it."""
+def batch_script(plan: Plan, cluster: ClusterSpec, *, once: bool = False) -> str:
+    """The text to submit; `once`: Slurm never queues the job again. ConfigError: a value that cannot be part of it."""
     _require_possible(plan, cluster)
     lines = (
-        f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}" for name, value in _directives(plan, cluster)
+        f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
+        for name, value in _directives(plan, cluster, once=once)
     )
     words = (run_folder(plan), *_task_words(plan, cluster))
     return "\n".join(("#!/bin/bash", *lines, f"set -- {shlex.join(words)}")) + _BODY
@@ -152,13 +153,13 @@ def run_folder(plan: Plan) -> str:
     return f"{plan.nodes[0].folder}/runs/{plan.run_id}"
 
 
-def _directives(plan: Plan, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
+def _directives(plan: Plan, cluster: ClusterSpec, *, once: bool) -> Iterator[tuple[str, str]]:
     """Options of sbatch. Each value is an id, a number, or was checked by the inventory."""
     yield "job-name", f"{JOB_PREFIX}{plan.run_id}"
     yield from _resources(cluster, plan.nnodes)
     yield "output", f"{run_folder(plan)}/logs/batch.%j.log"
     yield "open-mode", "append"
-    yield "requeue", ""
+    yield "no-requeue" if once else "requeue", ""
     yield "signal", f"B:USR1@{WARNING_S}"
     yield from sorted(cluster.options.items())
 

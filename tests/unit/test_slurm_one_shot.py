@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from orchestrator.fleet.planning.measurements import measurements_folder
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes import fake_slurm
 from orchestrator.plan.sbatch import HELD_S
+from orchestrator.specs.request import RunIdentity
 from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.measurements import measured
@@ -121,7 +125,7 @@ def test_a_test_that_is_interrupted_leaves_nothing(uni: Cluster, monkeypatch: py
     monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
     ran = uni("test", "--on", "uni", "--nodes", "2")
     assert ran.code == 130, ran.err
-    assert "its job is cancelled, and nothing of it is left on uni" in ran.err
+    assert "stopped; nothing of it is left on uni" in ran.err
     assert uni.job()["state"] != "RUNNING"
     nothing_is_left(uni)
 
@@ -130,9 +134,116 @@ def test_what_could_not_be_removed_is_said(uni: Cluster) -> None:
     uni.tell(TESTED)
     remove = uni.folder / "slurm" / "bin" / "rm"
     remove.write_text(
-        '#!/bin/sh\ncase "$*" in *./test-*) echo "rm: disk is read-only" >&2; exit 1;; esac\n/bin/rm "$@"\n'
+        '#!/bin/sh\ncase "$*" in */runs/test-*) echo "rm: disk is read-only" >&2; exit 1;; esac\n/bin/rm "$@"\n'
     )
     remove.chmod(0o755)
     ran = uni("test", "--on", "uni", "--nodes", "2")
     assert ran.code == 0, ran.err
-    assert "disk is read-only" in ran.err
+    assert "disk is read-only; job 1 and its folder may be left" in ran.err
+    assert "scancel 1; rm -r " in ran.err
+
+
+def test_no_folder_is_removed_before_the_scheduler_says_that_the_job_is_gone(
+    uni: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_words: object, **_how: object) -> None:
+        until(lambda: uni.job()["steps"])
+        (uni.state / "down").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
+    monkeypatch.setattr("orchestrator.nodes.slurm.CANCEL_S", 1.0)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code == 130, ran.err
+    assert "job 1 and its folder may be left" in ran.err
+    assert "nothing of it is left" not in ran.err
+    assert list((uni.workspace / "orch" / "runs").iterdir())
+
+
+def test_a_busy_scheduler_is_asked_again_and_a_damaged_record_hides_no_job(
+    uni: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_words: object, **_how: object) -> None:
+        until(lambda: uni.job()["steps"])
+        (record,) = (uni.workspace / "orch" / "runs").glob("*/submitted-0.json")
+        record.write_text("{")
+        for name in ("scancel", "squeue"):  # each fails once
+            program, once = uni.folder / "slurm" / "bin" / name, uni.folder / f"{name}.once"
+            program.rename(program.with_name(f"{name}.real"))
+            program.write_text(
+                f"#!/bin/sh\n[ -e '{once}' ] || {{ : >'{once}'; echo 'Socket timed out' >&2; exit 1; }}\n"
+                f"echo 'welcome to uni'\nexec '{program}.real' \"$@\"\n"
+            )
+            program.chmod(0o755)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code == 130, ran.err
+    assert "stopped; nothing of it is left on uni" in ran.err
+    assert uni.job()["state"] != "RUNNING"
+    nothing_is_left(uni)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_a_submission_that_is_broken_off_leaves_nothing(
+    uni: Cluster, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_words: object) -> None:
+        raise error
+
+    monkeypatch.setattr(RunRecord, "save_plan", fail)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code != 0
+    assert uni.job()["state"] == "CANCELLED"
+    nothing_is_left(uni)
+
+
+def test_a_refused_job_leaves_no_folder(uni: Cluster) -> None:
+    (uni.state / "refused").write_text("Batch job submission failed: Invalid account")
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code != 0
+    assert list((uni.workspace / "orch" / "runs").iterdir()) == []
+
+
+def test_another_runs_folder_is_never_removed(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = uni.workspace / "orch" / "runs" / "test-aaaa"
+    other.mkdir(parents=True)
+    (other / "checkpoint").write_text("mine")
+    same = RunIdentity(run_id="test-aaaa", user="ana", started_at="2026-01-02T03:04:05+00:00")
+    monkeypatch.setattr("orchestrator.cli.launching.cluster_launch.new_identity", lambda *_: same)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code == 6, ran.err
+    assert "a run test-aaaa exists already" in ran.err
+    assert (other / "checkpoint").read_text() == "mine"
+    assert not list(uni.state.glob("[0-9]*.json"))
+
+
+def test_a_job_that_was_stopped_has_no_old_image(uni: Cluster) -> None:
+    around_sbatch(uni, f"""for script; do :; done\ncp "$script" '{uni.folder}/sent'\nexec "$sbatch" "$@\"""")
+    agent = Path(uni.keys["python"])
+    agent.write_text(agent.read_text().replace('os.environ.get("STEPS", "2")', '"2000"'))
+
+    def cancel() -> None:
+        until(lambda: uni.state.joinpath("1.json").exists() and uni.job()["steps"])
+        until(lambda: list((uni.workspace / "orch" / "runs").glob("*/place-0.json")))
+        fake_slurm.send([uni.job()["batch"], *uni.job()["steps"]], signal.SIGTERM)
+
+    thread = Thread(target=cancel)
+    thread.start()
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    thread.join()
+    assert ran.code == 1, ran.err
+    assert "its job was stopped before, by scancel" in ran.err
+    assert "image" not in ran.err
+    assert "#SBATCH --no-requeue\n" in (uni.folder / "sent").read_text()
+
+
+def test_a_test_brings_no_data(uni: Cluster) -> None:
+    Path("Data").mkdir()
+    (Path("Data") / "manifest.json").write_text("{}")
+    uni.tell(TESTED)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code == 0, ran.err
+    assert "data copied" not in ran.err
+    assert not list((uni.workspace / "orch" / "data").glob("*"))

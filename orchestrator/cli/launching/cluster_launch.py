@@ -114,7 +114,7 @@ def ready_on(
 
     `identity`: of a new run, in the place of one by the time and by chance. `ending`: the earlier attempt is still
     active and will have been stopped. `prog`: the command, for messages, where it is neither a launch nor a resume.
-    `shape` makes the request that of a temporary run, whose job has the time limit of a check.
+    `shape` makes the request that of a temporary run: its job has the time limit of a check, and is not queued again.
     """
     cluster = inventory.cluster(options.on)
     prog = prog or ("orch resume" if options.resume else "orch launch")
@@ -149,7 +149,7 @@ def ready_on(
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
         plan = plan_launch(request.at_port(port_of(identity.run_id)), own, identity)
-        script = batch_script(plan, cluster)
+        script = batch_script(plan, cluster, once=shape is not None)
         yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=script, code=code)
     finally:
         login.close()

@@ -13,7 +13,7 @@ from orchestrator.cli.report import progress_view, report_error, say
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot_job
 from orchestrator.plan.recovery import Update
-from orchestrator.specs.errors import EXIT_INTERRUPTED
+from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -35,17 +35,22 @@ def run_once_on(
     `shape` makes the request that of a temporary run; `hearing` yields, for a plan, what receives its events. `prog`:
     the command, for messages. DeadlineError: the job has not started within `wait_s`.
     """
-    mode = OutputMode(as_json=quiet, confirmed=True)
+    mode, left = OutputMode(as_json=quiet, confirmed=True), list[OrchError]()
+
+    def tell_left(error: OrchError) -> None:
+        left.append(error)
+        report_error(error)
+
     with ready_on(inventory, options, mode, shape=shape, prog=prog) as run:
         if run.code:
             say(f"code: {run.code}, copied to {run.carrier.name} once")
         with hearing(run.plan) as hear, progress_view(quiet=quiet, lines=True, notes=True) as view:
-            callbacks = OneShotCallbacks(notify=view.notify, update=hear, left_behind=report_error)
+            callbacks = OneShotCallbacks(notify=view.notify, update=hear, left_behind=tell_left, silent=report_error)
             try:
                 result = run_one_shot_job(
                     run, callbacks, waiting=lambda attempt: tell_queue(attempt, run.carrier), wait_s=wait_s
                 )
             except KeyboardInterrupt:
-                say(f"\nstopped; its job is cancelled, and nothing of it is left on {run.carrier.name}")
+                say("\nstopped" if left else f"\nstopped; nothing of it is left on {run.carrier.name}")
                 raise typer.Exit(EXIT_INTERRUPTED) from None
         return RunRecord(run.plan.run_id).plan() or run.plan, result

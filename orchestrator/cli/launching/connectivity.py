@@ -88,7 +88,7 @@ def _test_on_cluster(
     return run_once_on(
         inventory,
         replace(options, command=("test-ddp",)),  # no workload that needs data
-        lambda request: in_miniature(request, backend),
+        lambda request: in_miniature(replace(request, data=None, data_digest=""), backend),
         hearing,
         prog="orch test",
         wait_s=wait_s,
@@ -97,7 +97,7 @@ def _test_on_cluster(
 
 
 def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
-    from orchestrator.cli.launching.view import tell_failure
+    from orchestrator.cli.launching.view import tell_failure, without_result
     from orchestrator.render.links import connectivity_view
 
     event = next((one for one in result.events if isinstance(one, ConnectivityTested)), None)
@@ -115,7 +115,8 @@ def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
     if failure and not output.as_json:
         tell_failure(plan, failure)
     elif not verdict and not output.as_json:
-        say("✗ the test ended without a verdict: is the image older than this orch?\n  → orch build")
+        reason, step = without_result(plan, result.outcome)
+        say(f"✗ the test ended without a verdict: {reason}\n  → {step}")
     return EXIT_OK if verdict else RunFailedError.exit_code
 
 

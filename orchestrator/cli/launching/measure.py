@@ -97,14 +97,14 @@ def _measure_on_cluster(
 
 def _required(plan: Plan, probe: OneShotResult, measurement: SavedMeasurement | None) -> SavedMeasurement:
     """The measurement. RunFailedError: there is none; the reason has been printed."""
-    if probe.outcome.failure:
-        from orchestrator.cli.launching.view import tell_failure
+    from orchestrator.cli.launching.view import tell_failure, without_result
 
+    if probe.outcome.failure:
         tell_failure(plan, probe.outcome.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
-        newer = f"a newer one at `image:` of cluster {plan.cluster}" if plan.cluster else "orch build"
-        raise RunFailedError("the trainer ended without a measurement: is its image older than this orch?", hint=newer)
+        reason, step = without_result(plan, probe.outcome)
+        raise RunFailedError(f"the trainer ended without a measurement: {reason}", hint=step)
     return measurement
 
 

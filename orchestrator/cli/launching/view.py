@@ -27,6 +27,7 @@ from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script, launch_words
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.plan.recovery import Update
+from orchestrator.plan.sbatch import HELD_S
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
@@ -239,6 +240,20 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     if then:
         say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")
+
+
+def without_result(plan: Plan, outcome: RunOutcome) -> tuple[str, str]:
+    """Why a temporary run that did not fail has no result, and the next step."""
+    if outcome.stopped and plan.cluster:
+        limit = f"by scancel, for another job, or at its limit of {HELD_S // 60} minutes"
+        return f"its job was stopped before, {limit}", f"orch logs {plan.run_id}"
+    if plan.cluster:
+        image = plan.nodes[0].container.image
+        older = (
+            f"is {image} older than this orch? It is `image:` of cluster {plan.cluster}" if image else "see its lines"
+        )
+        return older, f"orch logs {plan.run_id}"
+    return "is the image older than this orch?", "orch build"
 
 
 def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:

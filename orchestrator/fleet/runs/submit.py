@@ -45,6 +45,7 @@ def submit(job: Job, *, notify: Notify) -> str:
         bring(artifact, lacking, having, (), fresh=fresh.get(artifact.what), notify=notify)
     record = RunRecord(plan.run_id)
     record.save_intent(plan)
+    number = ""
     try:
         place_shared(login, run_folder(plan), values)
         labels = plan.nodes[0].container.labels.items()
@@ -52,13 +53,16 @@ def submit(job: Job, *, notify: Notify) -> str:
         if values:  # for readers of the logs on other computers
             of_run[LABEL_SECRETS] = shared_folder(run_folder(plan))
         number = carrier.submit(run_folder(plan), plan.attempt, job.script, of_run, plan.nnodes)
+        record.save_plan(plan)
     except BaseException:  # Ctrl-C too
+        if number:
+            with suppress(OrchError):
+                carrier.end(number)
         record.forget_intent()
         if values:
             with suppress(OrchError):
                 carrier.drop_secrets(plan.run_id)
         raise
-    record.save_plan(plan)
     return number
 
 

@@ -27,6 +27,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeLost, Replanned, RunLine
 
 LOOK_EVERY_S = 2.0
+SILENT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ def follow_job(
     """Follow until the last attempt has ended, and record the outcome.
 
     PreflightError: the run was forgotten; DeadlineError: an attempt has waited longer than `wait_s` in the queue.
+    With a finite `wait_s`, a cluster that is silent for `SILENT_S` while a job is waited for ends it with that error.
     """
     record.veil = veil_of(plan)
     done = -1
@@ -69,7 +71,7 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
     """The first attempt after that one that has nodes, or that is over without any."""
     last, began = ("", ""), time.monotonic()
     while True:
-        found = _known(carrier, plan, callbacks)
+        found = _known(carrier, plan, callbacks, patience_s=math.inf if math.isinf(wait_s) else SILENT_S)
         newer = [one for one in found.attempts if one.run_id == plan.run_id and one.attempt > after]
         known = min(newer, key=lambda one: one.attempt, default=None) or found.newest(plan.run_id)
         if known is None:
@@ -88,9 +90,9 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
         carrier.rest(LOOK_EVERY_S)
 
 
-def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carried:
-    """The run's attempts, once the login node and its scheduler answer."""
-    quiet = False
+def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, patience_s: float = math.inf) -> Carried:
+    """The run's attempts, once the login node and its scheduler answer; their error if they do not for so long."""
+    quiet, began = False, time.monotonic()
     while True:
         try:
             found = carrier.runs(plan.run_id, fresh=True)
@@ -98,6 +100,8 @@ def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carrie
                 return found
             raise carrier.silent(found)
         except OrchError as error:
+            if time.monotonic() - began >= patience_s:
+                raise
             if not quiet:
                 callbacks.silent(error)
             quiet = True

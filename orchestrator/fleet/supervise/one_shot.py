@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.recovery import Update
-from orchestrator.specs.errors import OrchError
+from orchestrator.plan.sbatch import run_folder
+from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.specs.run_events import Replanned, RunEvent, RunLine
 
 CLEAR_S = 15.0
 """Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""
@@ -46,6 +48,8 @@ class OneShotCallbacks:
     """Receives every event, and the plan of each attempt of a job. An exception that it raises ends the run."""
     left_behind: Callable[[OrchError], object] = lambda _error: None
     """Receives the error of a node that could not be cleaned up."""
+    silent: Callable[[OrchError], object] = lambda _error: None
+    """Receives the error of a login node that does not answer, once for each silence."""
 
 
 def run_one_shot(
@@ -59,13 +63,13 @@ def run_one_shot(
         if isinstance(update, RunEvent):  # a temporary run has no next attempt: decisions are ignored
             heard.hear(update)
 
-    def clear() -> None:
+    try:
+        with _recorded(record):
+            return heard.result(follow_attempt(containers, plan, record, on=hear))
+    finally:
         for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
             if cleared.error:
                 callbacks.left_behind(cleared.error)
-
-    with _recorded(record, clear):
-        return heard.result(follow_attempt(containers, plan, record, on=hear))
 
 
 def run_one_shot_job(
@@ -75,19 +79,31 @@ def run_one_shot_job(
 
     `waiting`: receives each change of its place in the queue. DeadlineError: it has not started within `wait_s`.
     """
-    submit(job, notify=callbacks.notify)
     carrier, plan = job.carrier, job.plan
-    record, heard = RunRecord(plan.run_id), _Heard(callbacks.update)
-    follow = JobCallbacks(update=heard.hear, waiting=waiting, silent=callbacks.left_behind)
+    record, heard, number = RunRecord(plan.run_id), _Heard(callbacks.update), ""
+    follow = JobCallbacks(update=heard.hear, waiting=waiting, silent=callbacks.silent)
+    carrier.claim(plan.run_id)
+    try:
+        number = submit(job, notify=callbacks.notify)
+        with _recorded(record):
+            return heard.result(follow_job(carrier, plan, record, follow, wait_s=wait_s))
+    finally:
+        _clear(job, number, callbacks.left_behind)
 
-    def clear() -> None:
-        try:
-            carrier.remove(plan.run_id)
-        except OrchError as error:
-            callbacks.left_behind(error)
 
-    with _recorded(record, clear):
-        return heard.result(follow_job(carrier, plan, record, follow, wait_s=wait_s))
+def _clear(job: Job, number: str, left_behind: Callable[[OrchError], object]) -> None:
+    """Remove the run from the cluster, or tell what may be left of it."""
+    carrier, plan = job.carrier, job.plan
+    try:
+        carrier.remove(plan.run_id, number)
+    except BaseException as error:  # Ctrl-C too
+        why = error.message if isinstance(error, OrchError) else "interrupted"
+        what, cancel = (f"job {number} and ", f"scancel {number}; ") if number else ("", "")
+        hint = carrier.on_login(f"{cancel}rm -r {shlex.quote(run_folder(plan))}")
+        text = f"removing run {plan.run_id}: {why}; {what}its folder may be left"
+        left_behind(EngineError(text, node=carrier.name, hint=hint))
+        if not isinstance(error, OrchError):
+            raise
 
 
 class _Heard:
@@ -97,6 +113,8 @@ class _Heard:
         self._on, self._newest = on, dict[type[Event], Event]()
 
     def hear(self, update: Update) -> None:
+        if isinstance(update, Replanned):  # another attempt: what an earlier one reported is no result
+            self._newest.clear()
         event = update.event if isinstance(update, RunLine) else None
         if event and event.rank == 0:
             self._newest[type(event)] = event
@@ -107,12 +125,10 @@ class _Heard:
 
 
 @contextmanager
-def _recorded(record: RunRecord, clear: Callable[[], None]) -> Iterator[None]:
-    """Record a run that is broken off as stopped; call `clear` in every case."""
+def _recorded(record: RunRecord) -> Iterator[None]:
+    """Record a run that is broken off as stopped."""
     try:
         yield
     except BaseException as error:  # Ctrl-C too
         record.save_outcome("stopped", str(error))
         raise
-    finally:
-        clear()
