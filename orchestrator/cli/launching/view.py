@@ -253,7 +253,7 @@ def without_result(plan: Plan, outcome: RunOutcome) -> tuple[str, str]:
             f"is {image} older than this orch? It is `image:` of cluster {plan.cluster}" if image else "see its lines"
         )
         return older, f"orch logs {plan.run_id}"
-    return "is the image older than this orch?", "orch build"
+    return "is its image older than this orch?", "orch build"
 
 
 def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
