@@ -25,7 +25,7 @@ def test(
     options: LaunchOptions,
     inventory: InventoryOption = None,  # noqa: PT028  # a command, no test
     backend: str = typer.Option("auto", metavar="auto|gloo|nccl", help="auto: the backend a launch would use."),  # noqa: PT028
-    wait: WaitOption = None,  # noqa: PT028
+    wait: WaitOption = None,  # noqa: PT028  # a command, no test
     output: Output,
 ) -> int:
     """Test all collectives and all links in the training image, with the settings of a launch.

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from errno import EEXIST
 from pathlib import Path
 from threading import Lock
 
@@ -46,6 +47,8 @@ CANCEL_S = 60.0
 """Slurm kills a cancelled job after its KillWait, 30 s by default."""
 CHUNK = 1024 * 1024
 """Bytes of a log that are read at once."""
+SILENT_S = 60.0
+"""Seconds without any answer of the scheduler after which a job that is waited for is given up."""
 EXECUTE_S = 7 * 86400.0
 """Longest time of a command beside the ranks; a poll takes no timeout of 25 days."""
 _ID = re.compile(r"^\s*([0-9]{1,12})(?:;\S+)?\s*$", re.MULTILINE)
@@ -72,11 +75,13 @@ _DROP_SECRETS = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 rm -rf -- "$folder/runs/$2/secrets"
 """
-# $1: the project's folder, $2: a new run. Fails where that run exists.
+# $1: the project's folder, $2: a new run. Exit code 17, EEXIST, where that run exists: messages are in any language.
 _CLAIM = """
 umask 077
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
-mkdir -p -- "$folder/runs" && mkdir -- "$folder/runs/$2"
+mkdir -p -- "$folder/runs" && mkdir -- "$folder/runs/$2" && exit 0
+[ -e "$folder/runs/$2" ] && exit 17
+exit 1
 """
 _REMOVE = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
@@ -322,7 +327,7 @@ class SlurmCarrier:
     def claim(self, run_id: str) -> None:
         """Make the folder of a new run, which `remove` may delete. ConflictError: a run with this id has one."""
         answer = self.login.run(["sh", "-c", _CLAIM, "sh", self.cluster.folder, run_id], timeout_s=ASK_S)
-        if answer.exit_code and "exists" in answer.stderr:
+        if answer.exit_code == EEXIST:
             raise ConflictError(f"a run {run_id} exists already", node=self.name, hint="try again: it gets another id")
         answer.check(f"making the folder of run {run_id}")
 

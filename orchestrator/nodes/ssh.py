@@ -77,7 +77,7 @@ class SshNode:
 
     @cached_property
     def engine(self) -> DockerEngine:
-        from orchestrator.nodes.docker_engine import DockerEngine  # 0.1 s, which a login node need not spend
+        from orchestrator.nodes.docker_engine import DockerEngine  # with Docker's SDK, which a login node needs not
 
         return DockerEngine(self.name, self._docker_client, explain=self._why_no_engine)
 

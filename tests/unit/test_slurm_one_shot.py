@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -15,6 +16,7 @@ from orchestrator.plan.sbatch import HELD_S
 from orchestrator.specs.request import RunIdentity
 from tests.json_output import json_data
 from tests.lan import event
+from tests.unit.conftest import Ran
 from tests.unit.measurements import measured
 from tests.unit.test_slurm_runs import Cluster, around_sbatch, uni, until
 from tests.unit.test_test_command import a_test
@@ -24,6 +26,20 @@ __all__ = ["uni"]
 TESTED = event("tested", **a_test(nodes=["c1", "c2"], mbit_s=[[None, 940.0], [940.0, None]],
                                   latency_ms=[[None, 0.2], [0.2, None]]))  # fmt: skip
 MEASURED = event("measured", **measured())
+
+
+def interrupted(uni: Cluster, monkeypatch: pytest.MonkeyPatch, before: Callable[[], object] = lambda: None) -> Ran:
+    """`orch test`, interrupted once its job runs; `before` that, something else happens."""
+
+    def interrupt(*_words: object, **_how: object) -> None:
+        until(lambda: uni.job()["steps"])
+        before()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
+    ran = uni("test", "--on", "uni", "--nodes", "2")
+    assert ran.code == 130, ran.err
+    return ran
 
 
 def nothing_is_left(uni: Cluster) -> None:
@@ -118,13 +134,7 @@ def test_a_wrong_backend_and_a_script(uni: Cluster) -> None:
 
 
 def test_a_test_that_is_interrupted_leaves_nothing(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_words: object, **_how: object) -> None:
-        until(lambda: uni.job()["steps"])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
-    ran = uni("test", "--on", "uni", "--nodes", "2")
-    assert ran.code == 130, ran.err
+    ran = interrupted(uni, monkeypatch)
     assert "stopped; nothing of it is left on uni" in ran.err
     assert uni.job()["state"] != "RUNNING"
     nothing_is_left(uni)
@@ -146,15 +156,8 @@ def test_what_could_not_be_removed_is_said(uni: Cluster) -> None:
 def test_no_folder_is_removed_before_the_scheduler_says_that_the_job_is_gone(
     uni: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_words: object, **_how: object) -> None:
-        until(lambda: uni.job()["steps"])
-        (uni.state / "down").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
     monkeypatch.setattr("orchestrator.nodes.slurm.CANCEL_S", 1.0)
-    ran = uni("test", "--on", "uni", "--nodes", "2")
-    assert ran.code == 130, ran.err
+    ran = interrupted(uni, monkeypatch, (uni.state / "down").touch)
     assert "job 1 and its folder may be left" in ran.err
     assert "nothing of it is left" not in ran.err
     assert list((uni.workspace / "orch" / "runs").iterdir())
@@ -163,8 +166,7 @@ def test_no_folder_is_removed_before_the_scheduler_says_that_the_job_is_gone(
 def test_a_busy_scheduler_is_asked_again_and_a_damaged_record_hides_no_job(
     uni: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_words: object, **_how: object) -> None:
-        until(lambda: uni.job()["steps"])
+    def damage() -> None:
         (record,) = (uni.workspace / "orch" / "runs").glob("*/submitted-0.json")
         record.write_text("{")
         for name in ("scancel", "squeue"):  # each fails once
@@ -175,11 +177,8 @@ def test_a_busy_scheduler_is_asked_again_and_a_damaged_record_hides_no_job(
                 f"echo 'welcome to uni'\nexec '{program}.real' \"$@\"\n"
             )
             program.chmod(0o755)
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrator.fleet.supervise.one_shot.follow_job", interrupt)
-    ran = uni("test", "--on", "uni", "--nodes", "2")
-    assert ran.code == 130, ran.err
+    ran = interrupted(uni, monkeypatch, damage)
     assert "stopped; nothing of it is left on uni" in ran.err
     assert uni.job()["state"] != "RUNNING"
     nothing_is_left(uni)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from contract.hostlist import HostlistError, expand
 from contract.log_lines import readable
-from orchestrator.nodes.slurm import ASK_S, POLL_S, SlurmCarrier
+from orchestrator.nodes.slurm import ASK_S, POLL_S, SILENT_S, SlurmCarrier
 from orchestrator.nodes.slurm_answers import queue_reason
 from orchestrator.nodes.srun import Allocation
 from orchestrator.plan.sbatch import holding_script
@@ -20,8 +20,6 @@ from orchestrator.specs.inventory import NodeSpec
 
 AGAIN_S = 30.0
 """Seconds after which a job that waits for the same reason is mentioned again."""
-SILENT_S = 60.0
-"""Seconds without any answer of the scheduler after which a job is given up."""
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 Tell = Callable[[str], None]
 

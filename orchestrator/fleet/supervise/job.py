@@ -20,14 +20,13 @@ from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
-from orchestrator.nodes.slurm import SlurmCarrier
+from orchestrator.nodes.slurm import SILENT_S, SlurmCarrier
 from orchestrator.plan.recovery import End, Update
 from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeLost, Replanned, RunLine
 
 LOOK_EVERY_S = 2.0
-SILENT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
