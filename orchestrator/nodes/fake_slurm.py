@@ -6,6 +6,7 @@ script as a process, a step as one process for each "node" of the job, all on th
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -14,7 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,21 @@ def install(folder: Path) -> Path:
 class _Jobs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._holds_lock = False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other command read and write in between: a job must not begin while it is cancelled."""
+        if self._holds_lock:
+            yield
+            return
+        with (self.folder / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._holds_lock = True
+            try:
+                yield
+            finally:
+                self._holds_lock = False
 
     def read(self, job: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / f"{job}.json").read_text())
@@ -49,10 +66,11 @@ class _Jobs:
 
     def write(self, job: str, **changes: Any) -> dict[str, Any]:
         file = self.folder / f"{job}.json"
-        values = {**(self.read(job) if file.exists() else {}), **changes}
-        aside = self.folder / f".{job}.{os.getpid()}"
-        aside.write_text(json.dumps(values))
-        aside.replace(file)
+        with self.locked():
+            values = {**(self.read(job) if file.exists() else {}), **changes}
+            aside = self.folder / f".{job}.{os.getpid()}"
+            aside.write_text(json.dumps(values))
+            aside.replace(file)
         return values
 
     def all(self) -> list[str]:
@@ -119,18 +137,21 @@ def _job(jobs: _Jobs, argv: list[str]) -> int:
             "SLURM_JOB_NUM_NODES": str(len(values["nodes"])), "SLURM_CPUS_PER_TASK": values["cpus"],
             **({"SLURM_RESTART_COUNT": str(values["restart"])} if values["restart"] else {}),
         }  # fmt: skip
-        with Path(values["output"]).open("ab") as out:
+        with jobs.locked(), Path(values["output"]).open("ab") as out:
+            if jobs.read(job)["state"] == "CANCELLED":
+                return 0
             batch = subprocess.Popen(
                 ["bash", values["script"]], env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
             jobs.write(job, state="RUNNING", reason="None", batch=batch.pid, steps=[])
-            code = batch.wait()
-        values = jobs.read(job)
-        if values["state"] != "PENDING":
-            word = values["state"] if values["state"] == "CANCELLED" else "COMPLETED" if code == 0 else "FAILED"
-            jobs.write(job, state=word, exit_code=code)
-            return 0
+        code = batch.wait()
+        with jobs.locked():
+            values = jobs.read(job)
+            if values["state"] != "PENDING":
+                word = values["state"] if values["state"] == "CANCELLED" else "COMPLETED" if code == 0 else "FAILED"
+                jobs.write(job, state=word, exit_code=code)
+                return 0
 
 
 def _squeue(jobs: _Jobs, argv: list[str]) -> int:
@@ -158,14 +179,17 @@ def _scancel(jobs: _Jobs, argv: list[str]) -> int:
     if "--signal=TERM" in argv:
         send(values["steps"], signal.SIGTERM)
         return 0
-    jobs.write(job, state="CANCELLED")
+    with jobs.locked():
+        values = jobs.read(job)
+        if values["state"] in ("PENDING", "RUNNING"):  # what has ended stays what it was
+            jobs.write(job, state="CANCELLED")
     if values["state"] != "RUNNING":
         return 0
     send([*values["steps"], values["batch"]], signal.SIGTERM)
     deadline = time.monotonic() + KILL_WAIT_S
     while time.monotonic() < deadline and Path(f"/proc/{values['batch']}").exists():
         time.sleep(POLL_S)
-    send([*values["steps"], values["batch"]], signal.SIGKILL)
+    send([*jobs.read(job)["steps"], values["batch"]], signal.SIGKILL)  # a step may have begun meanwhile
     return 0
 
 

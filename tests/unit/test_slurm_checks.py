@@ -19,7 +19,7 @@ from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from orchestrator.specs.finding import Finding, Fix, Severity
 from orchestrator.specs.inventory_files.inventory_file import read_inventory
 from tests.json_output import json_data
-from tests.unit.test_slurm_runs import Cluster, uni, until
+from tests.unit.slurm_double import Cluster, uni, until
 
 __all__ = ["uni"]
 

@@ -18,7 +18,7 @@ from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import Ran
 from tests.unit.measurements import measured
-from tests.unit.test_slurm_runs import Cluster, around_sbatch, uni, until
+from tests.unit.slurm_double import Cluster, around_sbatch, uni, until
 from tests.unit.test_test_command import a_test
 
 __all__ = ["uni"]
@@ -40,6 +40,12 @@ def interrupted(uni: Cluster, monkeypatch: pytest.MonkeyPatch, before: Callable[
     ran = uni("test", "--on", "uni", "--nodes", "2")
     assert ran.code == 130, ran.err
     return ran
+
+
+def endless(uni: Cluster) -> None:
+    """Let runs end only when they are asked to."""
+    agent = Path(uni.keys["python"])
+    agent.write_text(agent.read_text().replace('os.environ.get("STEPS", "2")', '"2000"'))
 
 
 def nothing_is_left(uni: Cluster) -> None:
@@ -191,6 +197,7 @@ def test_a_submission_that_is_broken_off_leaves_nothing(
     def fail(*_words: object) -> None:
         raise error
 
+    endless(uni)
     monkeypatch.setattr(RunRecord, "save_plan", fail)
     ran = uni("test", "--on", "uni", "--nodes", "2")
     assert ran.code != 0
@@ -220,8 +227,7 @@ def test_another_runs_folder_is_never_removed(uni: Cluster, monkeypatch: pytest.
 
 def test_a_job_that_was_stopped_has_no_old_image(uni: Cluster) -> None:
     around_sbatch(uni, f"""for script; do :; done\ncp "$script" '{uni.folder}/sent'\nexec "$sbatch" "$@\"""")
-    agent = Path(uni.keys["python"])
-    agent.write_text(agent.read_text().replace('os.environ.get("STEPS", "2")', '"2000"'))
+    endless(uni)
 
     def cancel() -> None:
         until(lambda: uni.state.joinpath("1.json").exists() and uni.job()["steps"])
