@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +31,7 @@ from orchestrator.specs.run_events import RunLine
 from tests import lan
 
 RUN = "large-1"
-START = datetime(2026, 1, 2, 15, tzinfo=timezone.utc).timestamp()
+START = datetime(2026, 1, 2, 15, tzinfo=UTC).timestamp()
 GOALS = {"orch logs RUN --tail 50": "0.5 s CPU, 90 MiB"}
 PEAK = """
 import os, sys
@@ -220,13 +220,13 @@ def resident_mib() -> float:
 
 def moment(seconds: float) -> str:
     whole = int(seconds)
-    text = datetime.fromtimestamp(whole, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{int((seconds - whole) * 1e9):09d}Z"
 
 
 def seconds_of(time_of_line: str) -> float:
     whole, _, fraction = time_of_line.removesuffix("Z").partition(".")
-    at = datetime.fromisoformat(whole).replace(tzinfo=timezone.utc).timestamp()
+    at = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
     return at + float(f"0.{fraction or 0}")
 
 

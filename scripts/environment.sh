@@ -6,8 +6,8 @@
 ensure_environment() {
     extras=${1:-}
     python=${PYTHON:-python3}
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || {
-        say "Python 3.10 or newer is needed; \`$python\` is $("$python" --version 2>&1)"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+        say "Python 3.11 or newer is needed; \`$python\` is $("$python" --version 2>&1)"
         return 1
     }
     "$python" -c 'import ensurepip' 2>/dev/null || ensure_packages python3-venv || return 1

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -94,7 +94,7 @@ line-height: {line_height}px; white-space: pre }}
 
 def moment(seconds: float) -> str:
     """The time of a log line, from seconds since 1970."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
 def line(seconds: float, node: str, text: str, *, agent: bool = False) -> RunLine:
@@ -307,7 +307,7 @@ def doctor() -> str:
         ),
     }  # fmt: skip
     report = DoctorReport(
-        at=datetime.fromtimestamp(NOW, timezone.utc), findings=found,
+        at=datetime.fromtimestamp(NOW, UTC), findings=found,
         nodes=[Examined(spec=NodeSpec(name=name, address=f"192.168.1.{11 + rank}")) for rank, name in enumerate(NODES)],
         not_checked={}, area_seconds=dict.fromkeys(found, 0.9) | {"gpu": 2.4, "network": 1.7}, seconds=2.6,
         stage_seconds={},

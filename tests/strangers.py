@@ -71,13 +71,13 @@ async def _one(
 ) -> None:
     try:
         stream = await asyncio.wait_for(asyncio.open_connection(address, port), LONGEST_S)
-    except (OSError, asyncio.TimeoutError):
+    except (TimeoutError, OSError):
         became["refused"] += 1
         return
     try:
         await asyncio.wait_for(_stay(stream, act, answers), LONGEST_S)
         became["cut off"] += 1
-    except asyncio.TimeoutError:
+    except TimeoutError:
         became["stayed"] += 1
     except OSError:
         became["cut off"] += 1

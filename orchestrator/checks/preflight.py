@@ -13,7 +13,7 @@ CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
 """Liveness in torch's stores compares wall clocks."""
 DISK_NEEDED_MIB = 1024
-OLDEST_PYTHON = (3, 10)
+OLDEST_PYTHON = (3, 11)
 """The agent's."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ PIP_INDEX_URL=https://packages.example/simple orch build
 """
 
 
-class Profile(str, Enum):
+class Profile(StrEnum):
     """Images by device."""
 
     AUTO = "auto"

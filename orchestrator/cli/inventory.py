@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 import typer
@@ -33,7 +33,7 @@ orch inventory import 'node[01-05]'
 """
 
 
-class SourceFormat(str, Enum):
+class SourceFormat(StrEnum):
     """Formats that `import` can read."""
 
     AUTO = "auto"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError, Us
 NodeArgument = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names, or positions from 1.")]
 
 
-class LabEngine(str, Enum):
+class LabEngine(StrEnum):
     """Kinds of node: a machine in Docker, a process without containers, or a machine of a Slurm cluster in Docker."""
 
     docker = "docker"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ SAMPLE = 2000
 """First lines that tell whether a node has several ranks."""
 
 
-class LevelOption(str, Enum):
+class LevelOption(StrEnum):
     """The least level of the lines to show."""
 
     INFO = "info"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.checkpoint import CheckpointCopy
 
 
-class Device(str, Enum):
+class Device(StrEnum):
     """Devices of a model."""
 
     CPU = "cpu"

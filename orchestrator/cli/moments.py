@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.numbers import duration_s
@@ -16,9 +16,9 @@ def moment(text: str, *, option: str) -> datetime | None:
     if not text:
         return None
     if (seconds := duration_s(text)) is not None:
-        return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        return datetime.now(UTC) - timedelta(seconds=seconds)
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"{option} {text}: expected 10m, 2h, 1d or a time like 2026-01-31T10:00") from error
 

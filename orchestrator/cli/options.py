@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +45,7 @@ LabelOption = Annotated[
 ]
 
 
-class OutputFormat(str, Enum):
+class OutputFormat(StrEnum):
     """Forms of a list."""
 
     WIDE = "wide"
@@ -53,7 +53,7 @@ class OutputFormat(str, Enum):
     NAME = "name"
 
 
-class OnlyJson(str, Enum):
+class OnlyJson(StrEnum):
     """Form of a result that is no list."""
 
     JSON = "json"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from contract.failures.owners import EXIT_CODES
@@ -174,7 +174,7 @@ def _placed(values: Any) -> _Placed:
         restart=_number(values.get("restart", 0), MOST_ATTEMPTS),
         names=hosts,
         addresses=addresses if len(addresses) == len(hosts) else (*addresses, *("",) * len(hosts))[: len(hosts)],
-        bound_at=datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="milliseconds") if 0 < at < 1e11 else "",
+        bound_at=datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds") if 0 < at < 1e11 else "",
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 
-class SmiFault(str, Enum):
+class SmiFault(StrEnum):
     """Why nvidia-smi named no GPU."""
 
     ABSENT = "absent"

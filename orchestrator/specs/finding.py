@@ -6,12 +6,12 @@ import shlex
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from orchestrator.specs.finding_pages import texts_of
 
 
-class Severity(str, Enum):
+class Severity(StrEnum):
     """How much a finding weighs: an error refuses a launch."""
 
     INFO = "info"

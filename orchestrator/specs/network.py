@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from orchestrator.specs.firewall import Firewall
 
@@ -49,7 +49,7 @@ class NetworkFacts:
         return self.wall.active
 
 
-class Ended(str, Enum):
+class Ended(StrEnum):
     """How a try to exchange something over TCP ended."""
 
     OK = "ok"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class Reach(str, Enum):
+class Reach(StrEnum):
     """Kind of obstacle that a connection met: determined by the step that failed, never by the text of an error."""
 
     NO_ADDRESS = "no address"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """A name, and so no way out of a folder: ids come from labels and plans of other machines."""
 
 
-class State(str, Enum):
+class State(StrEnum):
     """State of a container, and of a run by its worst member."""
 
     CREATED = "created"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from orchestrator.specs.facts import EngineFacts
 
 
-class Rights(str, Enum):
+class Rights(StrEnum):
     """Way in which the node's user becomes root."""
 
     ROOT = "root"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from threading import Condition
 from typing import Any
 
@@ -135,7 +135,7 @@ class Scene:
                 self.time.pass_(10)
             then(told)
 
-        pool = NodePool(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=timezone.utc))
+        pool = NodePool(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=UTC))
 
         def copy(nodes: Sequence[Node], _plan: Plan, step: int) -> None:
             self.copies.append(([node.name for node in nodes], step))

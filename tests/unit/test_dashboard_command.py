@@ -35,7 +35,7 @@ def certificate(folder: Path, *names: str, password: bool = False) -> tuple[Path
     """A certificate for these names that has signed itself, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "orch")])
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now,
                                     now + datetime.timedelta(days=1))  # fmt: skip
     if names:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import count
 from threading import Event
 from typing import Any
@@ -431,7 +431,7 @@ def test_the_check_of_the_machines(client: TestClient, parts: WebParts, performe
     sleep = [Finding.of("power.sleep", name, why="a laptop", targets=("sleep.target",)) for name in ("laptop", "beta")]
     skew = Finding.of("clock.skew", "beta", case="far", off="47 s behind")
     report = DoctorReport(
-        at=datetime.now(timezone.utc), nodes=(), findings={"power": tuple(sleep), "clock": (skew,)}, not_checked={},
+        at=datetime.now(UTC), nodes=(), findings={"power": tuple(sleep), "clock": (skew,)}, not_checked={},
         area_seconds={}, seconds=1.0, stage_seconds={},
     )  # fmt: skip
     performed.output = json.dumps({"data": doctor_data(report)})

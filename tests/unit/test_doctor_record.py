@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path as File
 
 import pytest
@@ -17,7 +17,7 @@ from orchestrator.specs.node_report import Examined
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 
-NOW = datetime(2026, 1, 2, 15, 4, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 2, 15, 4, tzinfo=UTC)
 SPECS = tuple(lan.spec(name) for name in THREE)
 FACTS = {name: lan.facts(name) for name in THREE}
 
@@ -108,7 +108,7 @@ def keep_gamma_shut() -> None:
     shut = path("gamma", Ended.TIMED_OUT)
     save_doctor_record(
         [seen("alpha", path("beta"), shut), seen("beta", path("alpha"), path("gamma")), seen("gamma")],
-        datetime.now(timezone.utc),
+        datetime.now(UTC),
     )
 
 
@@ -128,7 +128,7 @@ def test_a_way_that_is_still_shut_refuses_a_launch(orch: Orch) -> None:
 def test_a_way_that_was_mended_since_refuses_none(orch: Orch) -> None:
     keep_gamma_shut()
     assert orch("launch", "--detach", on=lan.lan(*THREE)).code == 0
-    record = load_doctor_record(datetime.now(timezone.utc))
+    record = load_doctor_record(datetime.now(UTC))
     assert all(tried.ended is Ended.OK for node in record.values() for tried in node.paths)
 
 

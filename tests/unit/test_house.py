@@ -34,7 +34,7 @@ own seams."""
 
 
 def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), feature_version=(3, 10))
+    return ast.parse(path.read_text(), feature_version=(3, 11))
 
 
 def place(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_what_a_launch_writes_is_understood() -> None:
 @pytest.mark.parametrize(("label", "value"), STRANGE, ids=brief)
 def test_what_no_run_has_is_refused_in_words(label: str, value: str) -> None:
     with pytest.raises(ValueError, match=rf"^label {label} is '.*, not ") as caught:
-        read_labels({**OF_A_RUN, label: value}, latest=datetime.now(timezone.utc) + timedelta(days=1))
+        read_labels({**OF_A_RUN, label: value}, latest=datetime.now(UTC) + timedelta(days=1))
     assert len(str(caught.value)) < 150
 
 

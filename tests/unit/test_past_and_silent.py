@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -86,7 +86,7 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
         detached(orch, here)
         assert orch("logs", "-t", "--node", "alpha", on=here).out == ("2026-01-02T10:00:00.000-05:00 [0 alpha] hello\n")
         assert "started (-05)" in orch("status", on=here).out
-        noon = datetime(2026, 1, 2, 17, tzinfo=timezone.utc).timestamp()
+        noon = datetime(2026, 1, 2, 17, tzinfo=UTC).timestamp()
         assert "started at (-05)" in orch("runs", "-o", "wide", on=here).out
         assert "just now" in orch("runs", on=here).out
         assert times.ago("2026-01-02T16:48:00Z", noon) == "12 min ago"

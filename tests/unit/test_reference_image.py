@@ -178,7 +178,7 @@ def test_a_fit_image_has_no_finding() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"python": "3.9.1"}, "has Python 3.9.1; 3.10 or newer is needed"),
+        ({"python": "3.9.1"}, "has Python 3.9.1; 3.11 or newer is needed"),
         ({"torch": "", "torch_error": "ModuleNotFoundError: No module named 'torch'"}, "has no torch"),
         ({"torchrun": False}, "lacks torch.distributed.run"),
         ({"backends": []}, "lacks the backend gloo"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 from tests.unit.test_artifacts import Place
 
-NOW = datetime.now(timezone.utc)
+NOW = datetime.now(UTC)
 
 
 def recorded(run_id: str, *, hours: float = 1.0, state: str = "succeeded", user: str = "ana", words: str = "gpt2",

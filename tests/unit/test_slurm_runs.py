@@ -9,7 +9,7 @@ import os
 import re
 import signal
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -155,7 +155,7 @@ def test_stop_without_a_run_asks_machines_and_clusters(uni: Cluster) -> None:
     Path("inventory.yaml").write_text(json.dumps(inventory))
     uni.machines = here.nodes
     user = getpass.getuser()
-    on_machine = RunIdentity(run_id="m1", user=user, started_at=datetime.now(timezone.utc).isoformat())
+    on_machine = RunIdentity(run_id="m1", user=user, started_at=datetime.now(UTC).isoformat())
     launch(here.nodes, lan.plan(("alpha",), on_machine))
     on_cluster = uni.start(STEPS="2000")
     ran = uni("stop")

@@ -42,8 +42,7 @@ KILL_S = 15.0
 _PR_SET_CHILD_SUBREAPER = 36
 _RDZV_ID = "PET_RDZV_ID"
 """torchrun reads an option that it does not get, such as --rdzv-id, from such a variable."""
-_RUN = "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-OUR_MODULE = ("-P", "-m") if sys.version_info >= (3, 11) else ("-c", _RUN)
+OUR_MODULE = ("-P", "-m")
 """Arguments of Python that run a module of this package and not one of the working folder, which is the user's."""
 
 

@@ -19,7 +19,7 @@ from trainer.data.files import sha256, sync_folder, write_atomic
 from trainer.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 LEAST_SHARD = 1 << 20
 """Bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
 from orchestrator.cli.options import OutputMode
@@ -47,7 +47,7 @@ def check_and_plan(
     facts = {o.item.name: o.result or assumed_facts(specs[o.item.name]) for o in outcomes}
     if not mode.dry_run:
         errors = report_errors(outcome.error for outcome in outcomes)
-        now, suffix = datetime.now(timezone.utc), secrets.token_hex(3)
+        now, suffix = datetime.now(UTC), secrets.token_hex(3)
         findings = (
             *check_before_launch(nodes, request, facts, now=now, suffix=suffix),
             *(image_outdated(list(facts.values()), request.additions) if request.additions else ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,6 @@ from orchestrator.plan.packages import (
 )
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import ImageSpec
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CONTEXT_LIMIT = 256_000_000
 """Bytes of a Dockerfile's folder: a larger one holds data or models, which belong into no image."""

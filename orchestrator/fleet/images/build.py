@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import BinaryIO
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
@@ -162,7 +162,7 @@ def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notif
         _build_own(node, recipe, options, notify)
     notify(node.name, Progress(text="asking the new image what is in it"))
     found = _ask(node, recipe)
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    created = datetime.now(UTC).isoformat(timespec="seconds")
     # the labels hold what was found inside, so they come last: one more configuration, no more bytes
     request = BuildRequest(
         tag=recipe.content_tag, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created)

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -179,7 +179,7 @@ def new_identity(name: str = "", earlier: Plan | None = None) -> RunIdentity:
 
     UsageError: a name with other characters than small letters, digits and `-`.
     """
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     if name and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
         raise UsageError(f"--name {name}: small letters, digits and - only")
     fresh = f"{name or now.strftime('%m%d-%H%M')}-{secrets.token_hex(2)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
@@ -80,7 +80,7 @@ def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
 
 def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[list[LabelledContainer], list[str]]:
     """Containers with valid labels of a run, and a message for each other one."""
-    latest = datetime.now(timezone.utc) + CLOCKS_DIFFER
+    latest = datetime.now(UTC) + CLOCKS_DIFFER
     held, strange = [], []
     for facts in containers:
         try:

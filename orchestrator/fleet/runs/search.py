@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import count
 
 from contract.log_lines import EVENT_MARK
@@ -98,4 +98,4 @@ def _has(text: str, wanted: Sequence[str]) -> bool:
 
 
 def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime(TIME_FORMAT)
+    return datetime.fromtimestamp(seconds, UTC).strftime(TIME_FORMAT)

@@ -43,18 +43,8 @@ def resolve(command: tuple[str, ...], node: str) -> list[str]:
     if command[0] == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", *command[1:]]
     if command[0] in ("python", "python3"):
-        return [sys.executable, *_without_the_folder(command[1:])]
+        return [sys.executable, *command[1:]]
     return list(command)
-
-
-def _without_the_folder(words: tuple[str, ...]) -> tuple[str, ...]:
-    """`-P -m MODULE …` as Python 3.10 can do it: the working folder is not searched for modules."""
-    if words[:2] != ("-P", "-m") or sys.version_info >= (3, 11):
-        return words
-    run = (
-        "import runpy, sys; sys.path.remove(''); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-    )
-    return ("-c", run, *words[2:])
 
 
 def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from contract.events import GenerationStarted, decode_event
@@ -52,7 +52,7 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
         containers[node] = _ended(node, _as_of_a_container(int(code.removeprefix("exit="))), bool(oom))
         for text, second in zip(texts, _seconds(texts, len(lines)), strict=True):
             rank, said = split_rank(text)
-            time = datetime.fromtimestamp(second, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            time = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
             lines.append(RunLine(time=time, node=node, node_rank=int(seat), rank=rank, text=said))
     return Case(
         name=path.stem,
