@@ -168,8 +168,8 @@ def uniform(seed: int, positions: Indices, columns: int) -> NDArray[np.float64]:
     generator for each sample would cost more than its crop.
     """
     with np.errstate(over="ignore"):
-        rows: NDArray[np.uint64] = positions.astype(np.uint64)[:, None]
-        counter: NDArray[np.uint64] = rows * np.uint64(columns) + np.arange(columns, dtype=np.uint64)
+        columns_of_each = np.arange(columns, dtype=np.uint64)
+        counter: NDArray[np.uint64] = np.add(positions.astype(np.uint64)[:, None] * np.uint64(columns), columns_of_each)
         x = (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + _mixed(np.array([seed], np.uint64))
     bits: NDArray[np.uint64] = _mixed(x) >> np.uint64(11)
     return bits.astype(np.float64) / float(1 << 53)
