@@ -21,6 +21,8 @@ from trainer.agent.options import build_parser as agent_parser
 from trainer.cli import TOOLS, build_parser, parse
 from trainer.workloads import WORKLOADS
 
+pytestmark = pytest.mark.source
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]

@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import NO_TORCH
 
+pytestmark = pytest.mark.source
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "faults.md").read_text("utf-8")
 ROWS = {
