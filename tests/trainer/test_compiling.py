@@ -73,6 +73,7 @@ def test_a_slow_machine_takes_longer() -> None:
     assert compiling.slowness(lambda: next(quick), lambda: None) == 1.0, "never better than the figures"
 
 
+@pytest.mark.slow
 def test_gradients_come_block_by_block() -> None:
     """So that the exchange of the first ones overlaps with the rest of the backward pass; one graph serves all."""
     graphs, blocks, at = alone(gradients_of_blocks)
@@ -109,6 +110,7 @@ def test_what_lacks(tmp_path: Path) -> None:
     assert compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_in_place_keeps_the_names_and_the_figures() -> None:
     """In a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
     if compiling.what_lacks(CPU):
@@ -132,6 +134,7 @@ def compare_ragged_batches() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
+@pytest.mark.slow
 def test_checkpointed_blocks_count_a_batch_once_when_compiled() -> None:
     alone(compare_checkpointed)
 

@@ -83,6 +83,7 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_no_step_waits(name: str, folders: Callable[[str], list[str]], tmp_path: Path) -> None:
     workload, *options = RUNS[name]

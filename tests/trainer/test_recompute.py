@@ -74,6 +74,7 @@ def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) 
     assert frugal < AT_MOST[name][how] * usual
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_blocks_have_the_same_gradients(name: str) -> None:
     """In a process of its own: what is compiled stays in one."""
