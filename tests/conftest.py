@@ -38,6 +38,7 @@ SHARING = {
 DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"
 
 NO_TORCH = "torch is not installed"
+NEEDS_TORCH = pytest.mark.skipif(not find_spec("torch"), reason=NO_TORCH)
 
 Figure = Callable[[str], None]
 
