@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ SHARING = {
 }
 DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"
 
+NO_TORCH = "torch is not installed"
+NEEDS_TORCH = pytest.mark.skipif(not find_spec("torch"), reason=NO_TORCH)
+
 Figure = Callable[[str], None]
 
 
@@ -57,6 +61,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             not item.get_closest_marker("docker") and group_of(item.nodeid) != CONTAINERS,
         )
     )
+
+
+class TestModule(pytest.Module):
+    """A file of tests, skipped where it imports a package of the trainer and there is no torch."""
+
+    __test__ = False
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            if isinstance(error.__cause__, ModuleNotFoundError) and not find_spec("torch"):
+                pytest.skip(f"{NO_TORCH} ({error.__cause__})", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> TestModule:
+    return TestModule.from_parent(parent, path=module_path)  # type: ignore[no-any-return]  # pytest's own gap
 
 
 def group_of(nodeid: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -17,83 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NO_TORCH
 from tests.trainer.forked import ForkedRanks
 from trainer.cli import main
-
-# The controller's environment has no torch; the image and its test environment do.
-NEED_TORCH = [
-    "agreement",
-    "compile_benchmark",
-    "compiling",
-    "custom",
-    "distributed_training",
-    "engine_options",
-    "drift",
-    "export",
-    "gpt2_computation",
-    "gpt2_continued",
-    "gpt2_model",
-    "gpt2_pretrained",
-    "gpt2_writing",
-    "gradients",
-    "hooks",
-    "guard_in_training",
-    "in_nodes",
-    "measure",
-    "memory_choice",
-    "micro_batch",
-    "one_queue",
-    "onednn",
-    "optimizer",
-    "out_of_memory",
-    "pairing",
-    "pass_times",
-    "precision",
-    "profile",
-    "reproducible",
-    "seed_defaults",
-    "reporters",
-    "resume_exactly",
-    "trainer_security",
-    "sample_order",
-    "saving",
-    "snapshot",
-    "survived",
-    "start_line",
-    "streams",
-    "subgroups",
-    "surroundings",
-    "switches",
-    "test_ddp",
-    "shared_muon",
-    "sync",
-    "sync_codec",
-    "sync_low_rank",
-    "tensorboard_command",
-    "text_data",
-    "text_encoder",
-    "text_training",
-    "team",
-    "traces_data",
-    "traces_order",
-    "traces_stream",
-    "traces_training",
-    "traces_workers",
-    "torchrun",
-    "trainer_monitor",
-    "training",
-    "training_data",
-    "vision_augment",
-    "vision_data",
-    "vision_loss",
-    "vision_models",
-    "vision_training",
-    "unused_weights",
-    "whole_trial",
-    "numbers_that_count",
-    "no_waiting",
-]
-collect_ignore = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
 
 # Before any test imports torch, as `main` does it: threads that spin take the cores from the other ranks.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -127,6 +52,7 @@ class Result:
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some thousand tokens of words in an order that can be learnt a little."""
+    pytest.importorskip("torch", reason=NO_TORCH)
     folder = tmp_path_factory.mktemp("prepared")
     words = ["en", "el", "principio", "era", "la", "palabra", "y", "con", "ella", "vino", "toda", "cosa"]
     # Residues of a prime: an order without chance, but not one that a model guesses at once.
@@ -140,6 +66,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def picture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each of three classes: stripes that lie, stand or lean, in any colour, 12 pictures each."""
+    pytest.importorskip("torch", reason=NO_TORCH)
     import numpy as np
     from PIL import Image
 
@@ -253,6 +180,7 @@ class Torchrun:
 def torchrun() -> Iterator[Callable[..., Torchrun]]:
     """`torchrun(ranks, *argv)` starts `-m trainer`, or another `module`; `.lines()` and `.result()` read what it says.
     Nothing is left running."""
+    pytest.importorskip("torch", reason=NO_TORCH)
     started: list[Torchrun] = []
 
     def start(ranks: int, *argv: str, module: str = "trainer") -> Torchrun:
@@ -280,6 +208,7 @@ class Ranks(ForkedRanks):
 @pytest.fixture
 def forked() -> Iterator[Callable[..., Ranks]]:
     """`forked(number, *argv)`: like `torchrun`, where torchrun itself is not what is tested."""
+    pytest.importorskip("torch", reason=NO_TORCH)
     with ExitStack() as started:
         yield lambda number, *argv, **options: started.enter_context(closing(Ranks(number, *argv, **options)))
 

@@ -10,10 +10,12 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import TypeVar
 
 SERVER, FORK = get_context("forkserver"), get_context("fork")
 SERVER.set_forkserver_preload(
@@ -68,6 +70,29 @@ class ForkedRanks:
         self.process.join()
         self._output.close()
         self._errors.unlink()
+
+
+T = TypeVar("T")
+
+
+def alone(function: Callable[..., T], *args: object) -> T:
+    """Call it in a process of its own. An error has what the process wrote beside it."""
+    with (
+        tempfile.NamedTemporaryFile("r", prefix="alone-", errors="replace") as output,
+        ProcessPoolExecutor(1, SERVER, initializer=_write_to, initargs=(output.name,)) as pool,
+    ):
+        try:
+            return pool.submit(function, *args).result()
+        except Exception as error:
+            error.add_note(output.read())
+            raise
+
+
+def _write_to(file: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
 
 
 def _launch(

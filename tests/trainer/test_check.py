@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
 from trainer.check import Answer, answer
 from trainer.data.prepared_folder import IMAGES, KINDS, TOKENS, Kind
 from trainer.workloads import WORKLOADS
@@ -137,6 +138,7 @@ def test_the_controller_needs_no_package_for_it() -> None:
         assert "--epochs" in json.loads(ran.stdout)["help"]
 
 
+@NEEDS_TORCH
 def test_the_sizes_of_a_gpt2_are_known_without_building_it(tmp_path: Path) -> None:
     from trainer.models.gpt2 import GPT2, Gpt2Shape
 
@@ -152,6 +154,7 @@ def test_the_sizes_of_a_gpt2_are_known_without_building_it(tmp_path: Path) -> No
     assert (sizes.micro_batch, sizes.passes, sizes.fixed) == (3, 3, ("micro_batch_size",))
 
 
+@NEEDS_TORCH
 def test_a_chunk_of_the_loss_is_as_long_as_the_model_makes_it() -> None:
     from trainer.models.token_loss import CHUNK
     from trainer.workloads.gpt2 import CPU_LOSS_CHUNK

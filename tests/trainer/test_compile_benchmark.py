@@ -15,6 +15,7 @@ REHEARSED = ("start", "auto", "overlap", "estimate", "forecast")
 """`gains` runs as `start` does, on every workload."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_its_tables_are_measured_once(data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     if lacking := compiling.what_lacks(torch.device("cpu")):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.trainer.forked import alone
 from trainer.engine.hardware import compiling
-from trainer.models.gpt2 import GPT2, Gpt2Shape
+from trainer.models import resnet
+from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 
 CPU = torch.device("cpu")
 
@@ -72,40 +73,33 @@ def test_a_slow_machine_takes_longer() -> None:
     assert compiling.slowness(lambda: next(quick), lambda: None) == 1.0, "never better than the figures"
 
 
+@pytest.mark.slow
 def test_gradients_come_block_by_block() -> None:
     """So that the exchange of the first ones overlaps with the rest of the backward pass; one graph serves all."""
-    ran = subprocess.run(
-        (sys.executable, "-c", OVERLAP), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert found["graphs"] == 1
-    assert found["blocks"] == [3, 2, 1, 0], "the order in which blocks have all their gradients"
-    assert found["at"] == sorted(found["at"])
-    assert found["at"][0] < 0.6, "of all gradients, when the last block has its own"
+    graphs, blocks, at = alone(gradients_of_blocks)
+    assert graphs == 1
+    assert blocks == [3, 2, 1, 0], "the order in which blocks have all their gradients"
+    assert at == sorted(at)
+    assert at[0] < 0.6, "of all gradients, when the last block has its own"
 
 
-OVERLAP = """
-import json
-import torch
-from torch._dynamo.utils import counters
-from trainer.engine.hardware import compiling
-from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
+def gradients_of_blocks() -> tuple[int, list[int], list[float]]:
+    """Number of graphs; blocks in the order in which they have all their gradients, with the share of all by then."""
+    from torch._dynamo.utils import counters
 
-compiling.what_lacks = lambda device: ""
-torch.manual_seed(0)
-model = GPT2(Gpt2Shape(vocab_size=64, layers=4, heads=2, width=16, seq_len=8), 0.0, Computation())
-compiling.compile_in_place(model, torch.device("cpu"), backend="aot_eager")
-came, total = [], len(list(model.parameters()))
-for name, parameter in model.named_parameters():
-    parameter.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
-tokens = torch.randint(0, 64, (2, 8))
-model(tokens, tokens).backward()
-ends = {b: max(i for i, name in enumerate(came) if name.startswith(f"blocks.{b}.")) for b in range(4)}
-order = sorted(ends, key=ends.get)
-print(json.dumps({"graphs": counters["stats"]["unique_graphs"], "blocks": order,
-                  "at": [ends[b] / total for b in order]}))
-"""
+    compiling.what_lacks = lambda *_: ""
+    torch.manual_seed(0)
+    model = GPT2(Gpt2Shape(vocab_size=64, layers=4, heads=2, width=16, seq_len=8), 0.0, Computation())
+    compiling.compile_in_place(model, CPU, backend="aot_eager")
+    came: list[str] = []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: came.append(name))
+    tokens = torch.randint(0, 64, (2, 8))
+    model(tokens, tokens).backward()
+    ends = {b: max(i for i, name in enumerate(came) if name.startswith(f"blocks.{b}.")) for b in range(4)}
+    order = sorted(ends, key=lambda block: ends[block])
+    total = len(list(model.parameters()))
+    return counters["stats"]["unique_graphs"], order, [ends[b] / total for b in order]
 
 
 def test_what_lacks(tmp_path: Path) -> None:
@@ -116,63 +110,49 @@ def test_what_lacks(tmp_path: Path) -> None:
     assert compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_in_place_keeps_the_names_and_the_figures() -> None:
     """In a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
     if compiling.what_lacks(CPU):
         pytest.skip(compiling.what_lacks(CPU))
-    ran = subprocess.run(
-        (sys.executable, "-c", COMPILED), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
-    assert (ran.returncode, ran.stdout) == (0, "compiled\n"), ran.stderr
+    assert 1 <= alone(compare_ragged_batches) <= 2
 
 
-COMPILED = """
-import pickle
-import torch
-from torch import nn
-from torch._dynamo.utils import counters
-from trainer.engine.hardware import compiling
+def compare_ragged_batches() -> int:
+    """Number of graphs that were compiled."""
+    from torch._dynamo.utils import counters
 
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))  # torch's own class: see compile_in_place
-names, x = list(model.state_dict()), torch.randn(9, 4)
-expected = model(x)
-assert compiling.compile_in_place(model, torch.device("cpu"), dynamic=True, backend="eager") == ""
-assert list(model.state_dict()) == names
-for rows in (9, 5, 3, 7, 8, 6):  # ragged batches
-    torch.testing.assert_close(model(x[:rows]), expected[:rows])
-pickle.dumps(model)  # as for worker processes
-print("compiled" if 1 <= counters["stats"]["unique_graphs"] <= 2 else dict(counters["stats"]))
-"""
-
-
-def test_checkpointed_blocks_count_a_batch_once_when_compiled() -> None:
-    ran = subprocess.run(
-        (sys.executable, "-c", CHECKPOINTED), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
-    assert (ran.returncode, ran.stdout) == (0, "same\n"), ran.stderr
-
-
-CHECKPOINTED = """
-import torch
-from trainer.engine.hardware import compiling
-from trainer.models import resnet
-
-def trained(checkpointing, compiled):
     torch.manual_seed(0)
-    model = resnet.ResNet(resnet.SHAPES["resnet-small"], 1, 3, checkpointing).train()
-    if compiled:
-        assert compiling.compile_in_place(model, torch.device("cpu"), backend="aot_eager") == ""
-    for _ in range(2):
-        model(torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(1))).square().mean().backward()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return gradients, {name: buffer.float() for name, buffer in model.named_buffers()}
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))  # torch's own class: see compile_in_place
+    names, x = list(model.state_dict()), torch.randn(9, 4)
+    expected = model(x)
+    assert compiling.compile_in_place(model, CPU, dynamic=True, backend="eager") == ""
+    assert list(model.state_dict()) == names
+    for rows in (9, 5, 3, 7, 8, 6):
+        torch.testing.assert_close(model(x[:rows]), expected[:rows])
+    pickle.dumps(model)  # as for worker processes
+    return int(counters["stats"]["unique_graphs"])
 
-expected = trained(False, False)
-for checkpointing, compiled in ((True, False), (True, True), (False, True)):
-    torch.testing.assert_close(trained(checkpointing, compiled), expected, rtol=1e-4, atol=1e-5)
-print("same")
-"""
+
+@pytest.mark.slow
+def test_checkpointed_blocks_count_a_batch_once_when_compiled() -> None:
+    alone(compare_checkpointed)
+
+
+def compare_checkpointed() -> None:
+    def trained(checkpointing: bool, compiled: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+        torch.manual_seed(0)
+        model = resnet.ResNet(resnet.SHAPES["resnet-small"], 1, 3, checkpointing).train()
+        if compiled:
+            assert compiling.compile_in_place(model, CPU, backend="aot_eager") == ""
+        for _ in range(2):
+            model(torch.randn(4, 1, 16, 16, generator=torch.Generator().manual_seed(1))).square().mean().backward()
+        gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        return gradients, {name: buffer.float() for name, buffer in model.named_buffers()}
+
+    expected = trained(False, False)
+    for checkpointing, compiled in ((True, False), (True, True), (False, True)):
+        torch.testing.assert_close(trained(checkpointing, compiled), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_where_it_cannot_be_the_model_stays_as_it_is() -> None:

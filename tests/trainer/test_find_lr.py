@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
 from trainer.engine.autotune.find_lr import LRRangeTest, breaks_out, find_lr, ramp, save, smooth
 from trainer.errors import TrainerError
 
@@ -74,6 +75,7 @@ def test_its_parts() -> None:
     assert breaks_out([-1.0, -2.0, 5.0])
 
 
+@NEEDS_TORCH
 def test_figures_and_curve(tmp_path: Path) -> None:
     found = searched()
     figures, picture = save(found, tmp_path / "new")

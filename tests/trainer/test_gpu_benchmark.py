@@ -17,6 +17,7 @@ from benchmarks.side_by_side import Comparison, _parse
 WORK = {part.name: part for part in PARTS}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_kind_of_part_runs_and_leaves_its_files(tmp_path: Path) -> None:
     """One part of each module; the others differ in options, which are parsed below."""

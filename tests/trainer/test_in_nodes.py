@@ -18,6 +18,8 @@ from trainer.config import RankInfo
 from trainer.engine.group import Group
 from trainer.engine.sync.in_nodes import by_node, in_two_levels, owners
 
+pytestmark = pytest.mark.slow
+
 NODES = {"two on each": (2, 2), "two and one": (2, 1)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from threading import Event, Thread
 from typing import Any
 
@@ -18,19 +17,18 @@ class Deaf(io.BytesIO):
         self.allowed = Event()
 
     def write(self, line: Any) -> int:
-        self.allowed.wait(20)
+        self.allowed.wait(60)
         return super().write(line)
 
 
 def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
     deaf = Deaf()
-    log, began = LogWriter(deaf), time.monotonic()
+    log = LogWriter(deaf)
     rank = Thread(target=log.pass_on, args=(deaf, b"of a rank\n"))
     rank.start()
     log.say(b"again\n")
     log.end(0.2)
-    assert time.monotonic() - began < 5
-    assert rank.is_alive()
+    assert rank.is_alive(), "the end has waited for the reader"
     deaf.allowed.set()
     rank.join()
 

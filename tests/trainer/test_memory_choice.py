@@ -146,6 +146,7 @@ def test_each_format_of_the_optimizer_needs_less_than_the_one_before(name: str) 
     assert [one.offload for one in found] == [False, False, False] + [True] * (name != "muon")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_optimizers_format(tmp_path: Path) -> None:
     assert choice(tmp_path, 12, micro_batch_size=4)["state"] == "int8"
     assert choice(tmp_path, 100, micro_batch_size=4)["state"] == "fp32", "nothing has been trained with it"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +11,8 @@ import psutil
 import pytest
 import torch
 
+from tests.trainer import late_steps
+from tests.trainer.forked import alone
 from tests.trainer.late_device import NAME, Waits, late_device
 from trainer.cli import main
 from trainer.config import RankInfo
@@ -22,7 +21,6 @@ from trainer.data.order import Shuffled
 from trainer.engine import loop
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader, validation_batches
 
-ROOT = Path(__file__).parents[2]
 STEPS = ("--max-steps", "6", "--eval-every", "0", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
 COMMON = (*STEPS, "--no-compile", "--no-amp", "--seed", "7")
 
@@ -85,28 +83,21 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_no_step_waits(name: str, folders: Callable[[str], list[str]], tmp_path: Path) -> None:
     workload, *options = RUNS[name]
     if workload == "traces-gnn":
         pytest.importorskip("torch_geometric")
     words = [workload, "train", *folders(workload), "--run-dir", str(tmp_path / "run"), *COMMON, *options]
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.late_steps", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout.splitlines()[-1])
-    assert found["waits"] == {}  # calls by file and function
+    noted = alone(late_steps.train, words)
+    assert noted.waits == {}
     # The figures of a step are read once the next one's passes are queued.
-    *late, last = found["reads"]
+    *late, last = noted.reads
     assert len(late) == 5
-    assert min(late) > 10 > last, found["reads"]
-    assert found["ahead"] == [False, *[True] * (len(found["ahead"]) - 1)]
-    assert len(found["ahead"]) >= 6
+    assert min(late) > 10 > last, noted.reads
+    assert noted.ahead == [False, *[True] * (len(noted.ahead) - 1)]
+    assert len(noted.ahead) >= 6
 
 
 class Numbers:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +11,10 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Call
+from tests.trainer.forked import alone
 from tests.trainer.observed import Observed, Wishes
 from trainer import out_of_memory
+from trainer.cli import main
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.order import Indices, Order
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
@@ -23,7 +23,6 @@ from trainer.models import layers
 from trainer.models.classification_loss import ClassificationLoss, soft_labels
 from trainer.workloads.traces import TraceOptions
 
-ROOT = Path(__file__).parents[2]
 OPTIONS = {"global_batch_size": 12, "batch_size": 12, "max_steps": 3, "lr": 0.01, "warmup_steps": 0, "clip": 0.05}
 
 
@@ -85,9 +84,12 @@ def test_cudnn_looks_for_the_fastest_convolutions_of_pictures(
         "vision", "train", "--images", str(picture_folder), "--image-size", "16", "--batch-size", "8",
         "--max-steps", "1", "--no-compile", "--run-dir", str(tmp_path), "--num-workers", "0", *options,
     ]  # fmt: skip
-    code = f"import torch; from trainer.cli import main; print(main({words!r}), torch.backends.cudnn.benchmark)"
-    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False, cwd=ROOT)
-    assert ran.stdout.splitlines()[-1:] == [f"0 {searches}"], ran.stderr
+    assert alone(searches_after, words) is searches
+
+
+def searches_after(words: list[str]) -> bool:
+    assert main(words) == 0
+    return torch.backends.cudnn.benchmark
 
 
 @pytest.mark.parametrize(

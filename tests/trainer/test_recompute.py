@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from contract.cost_model.memory import TransformerTraining, forecast_memory, smaller, words_of
+from tests.trainer.forked import alone
 from trainer.engine.hardware import compiling
 from trainer.errors import OptionError
 from trainer.models import encoder, resnet, vit
@@ -26,8 +25,6 @@ from trainer.options import add_options, values_given
 from trainer.workloads.gpt2 import Gpt2Options
 from trainer.workloads.text_options import TextOptions
 from trainer.workloads.vision_options import VisionOptions
-
-ROOT = Path(__file__).parents[2]
 
 GPT = Gpt2Shape(layers=4, heads=4, width=64, seq_len=64, vocab_size=50)
 BERT = encoder.EncoderShape(layers=4, attention_heads=4, width=64, inner_width=256, vocab_size=50)
@@ -77,14 +74,11 @@ def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) 
     assert frugal < AT_MOST[name][how] * usual
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_blocks_have_the_same_gradients(name: str) -> None:
     """In a process of its own: what is compiled stays in one."""
-    ran = subprocess.run(
-        (sys.executable, "-c", f"from tests.trainer.test_recompute import compare_compiled as c; c({name!r})"),
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
+    alone(compare_compiled, name)
 
 
 def compare_compiled(name: str) -> None:

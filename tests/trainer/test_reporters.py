@@ -14,10 +14,13 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
 from trainer.engine.reporting import reporters
 from trainer.engine.reporting.reporters import Reporters, TrainingBegun
 from trainer.errors import OptionError
 from trainer.own_module import imported, split
+
+pytestmark = NEEDS_TORCH
 
 GUIDE = Path(__file__).parents[2] / "docs" / "reporters.md"
 DIGITS = Path(__file__).parents[2] / "docs" / "custom.md"

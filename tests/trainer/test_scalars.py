@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
 from trainer.cli import main
 from trainer.scalars import load, scalar
 
@@ -49,6 +50,7 @@ def test_a_document() -> None:
     assert load("lr: 1e-3\nname: no\nat: 22:22\n") == {"lr": 0.001, "name": "no", "at": "22:22"}
 
 
+@NEEDS_TORCH
 def test_a_modules_function_gets_what_was_written(call, tmp_path: Path) -> None:
     file = tmp_path / "told_settings.py"
     file.write_text(

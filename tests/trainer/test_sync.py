@@ -15,6 +15,8 @@ from tests.trainer.sync_ranks import WAYS
 from trainer.config import TrainOptions
 from trainer.errors import OptionError
 
+pytestmark = pytest.mark.slow
+
 LARGEST_ERROR = {
     "fp32": 1e-6, "fp16": 1e-3, "int8": 0.02, "int4+8": 0.2, "int4": 0.2, "int2": 0.6, "topk": 0.6, "powersgd": 0.9,
     "local": 0.02, "diloco": 0.02, "streaming diloco": 0.2,

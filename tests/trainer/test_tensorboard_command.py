@@ -25,7 +25,10 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.processes.engine import ProcessEngine
 from orchestrator.specs.errors import ConfigError, ConflictError, RunFailedError
 from tests import lan
+from tests.conftest import NEEDS_TORCH
 from trainer.engine.reporting.reporters import Reporters, TrainingBegun
+
+pytestmark = NEEDS_TORCH
 
 
 @pytest.fixture(autouse=True)

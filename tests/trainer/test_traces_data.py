@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import resource
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainer.forked import alone
 from trainer.data import trace_files, trace_tensors
 from trainer.data.order import BlockShuffled
 from trainer.data.trace_files import Trace, Vocabulary
@@ -242,24 +243,23 @@ def test_files_that_are_no_traces_are_refused(tmp_path: Path) -> None:
         trace_tensors.TensorFile(tmp_path / "nothing.pt")
 
 
-LIMITED = """
-import os, resource, sys
-from pathlib import Path
-from trainer.data.trace_tensors import TensorFile
-path, limit, spare = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-TensorFile(path)  # what is imported and allocated once is there
-if limit == "files":
-    following = os.open("/", os.O_RDONLY)
-    os.close(following)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (following + spare,) * 2)
-else:
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + spare,) * 2)
-try:
-    TensorFile(path)
-except Exception as error:
-    print(type(error).__name__, type(error.__context__).__name__, error)
-"""
+def read_within(path: Path, limit: str, spare: int) -> str:
+    """The error of a second reading, for which the system grants little beyond what the first one has left."""
+    trace_tensors.TensorFile(path)
+    if limit == "files":
+        following = os.open("/", os.O_RDONLY)
+        os.close(following)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (following + spare,) * 2)
+    else:
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + spare,) * 2)
+    try:
+        trace_tensors.TensorFile(path)
+    except Exception as error:
+        return f"{type(error).__name__} {type(error.__context__).__name__} {error}"
+    return "none"
+
+
 MANY_FILES = "x.pt: too many open files: fewer --num-workers (2), or a higher limit (ulimit -n 65536)"
 NO_MEMORY = "x.pt: no memory left for this file: fewer --num-workers (1), a smaller --batch-size (16), smaller files"
 
@@ -275,12 +275,8 @@ NO_MEMORY = "x.pt: no memory left for this file: fewer --num-workers (1), a smal
     ],
 )
 def test_what_the_system_grants_no_more_of_is_told(
-    content: object, limit: str, spare: int, cause: str, told: str, tmp_path: Path, child_environ: dict[str, str]
+    content: object, limit: str, spare: int, cause: str, told: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.pt"
     torch.save([{"events": torch.ones(1), "more": content}], path)
-    ran = subprocess.run(
-        (sys.executable, "-c", LIMITED, str(path), limit, str(spare)),
-        env=child_environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.stdout == f"TrainerError {cause} {tmp_path}/{told}\n", ran.stderr
+    assert alone(read_within, path, limit, spare) == f"TrainerError {cause} {tmp_path}/{told}"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import socket
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.trainer.conftest import AS_ONE, Call
+from tests.trainer.conftest import AS_ONE, Call, Ranks
 from tests.trainer.test_traces_stream import write
 from trainer.cli import parse
 from trainer.config import RankInfo, TrainOptions
@@ -208,53 +205,17 @@ def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> 
     ]  # fmt: skip
 
 
-RANK = """
-import os, sys
-from pathlib import Path
-cpus = sorted(os.sched_getaffinity(0))
-os.sched_setaffinity(0, cpus[:2] if os.environ["RANK"] == "0" else cpus[:1])
-from trainer.cli import parse
-from trainer.config import RankInfo
-from trainer.workloads.traces_lstm import LstmTraces
-
-class Telling(LstmTraces):
-    def loss_sums(self, model, batch):
-        with Path(sys.argv[1]).open("a") as file:
-            file.writelines(f"{int(events[0])}\\n" for events in batch[0])
-        return super().loss_sums(model, batch)
-
-Telling.train(parse(sys.argv[2:], os.environ), RankInfo.from_environ(os.environ))
-"""
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need different numbers of CPUs")
 def test_ranks_with_different_numbers_of_cpus_train_on_each_trace_once(
-    folder: Path, child_environ: dict[str, str], tmp_path: Path
+    folder: Path, forked: Callable[..., Ranks], tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     words = (
         "traces-lstm", "train", "--data-dir", str(folder), "--run-dir", str(tmp_path / "run"), "--no-amp",
         "--batch-size", "10", "--epochs", "2", "--eval-every", "0", *AS_ONE,  # both ranks take part, however slow
     )  # fmt: skip
-    ranks = [
-        subprocess.Popen(
-            (sys.executable, "-c", RANK, str(tmp_path / f"rank-{rank}"), *words),
-            env=child_environ
-            | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        told = [process.communicate(timeout=90) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0, 0], told
-    assert "1 worker: the data is for up to 3, the rank with the fewest CPUs has 1" in told[0][0]
+    two = forked(2, str(tmp_path / "rank"), *words, module="tests.trainer.uneven_cpus").result()
+    assert two.code == 0, two.err
+    assert "1 worker: the data is for up to 3, the rank with the fewest CPUs has 1" in two.out
     passed = [[int(line) for line in (tmp_path / f"rank-{rank}").read_text().split()] for rank in range(2)]
     read = [numbers[-80:] for numbers in passed]  # trials before the training have read some, too
     for epoch in range(2):

@@ -138,21 +138,21 @@ def test_a_line_that_is_no_sample_is_an_ordinary_line(values: str) -> None:
 
 class Steady:
     def __init__(self, fails_at: int = 10**9) -> None:
-        self.read_so_far, self._fails_at = 0, fails_at
+        self.read_so_far, self.fails_at = 0, fails_at
 
     def read(self) -> ResourceUsage:
         self.read_so_far += 1
-        if self.read_so_far == self._fails_at:
+        if self.read_so_far == self.fails_at:
             raise FileNotFoundError("/proc/diskstats")
         return USAGE
 
 
 def sampled(file: Path, meter: Steady, **options: int) -> list[ResourceUsage]:
-    """Events until two have come, or three seconds are over."""
+    """Events until two have come or the meter has failed."""
     told: list[ResourceUsage] = []
     sampler = ResourceSampler(file, told.append, every_s=0.01, meter=lambda: meter, **options)
-    deadline = time.monotonic() + 3
-    while len(told) < 2 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 30
+    while len(told) < 2 and meter.read_so_far < meter.fails_at and time.monotonic() < deadline:
         time.sleep(0.01)
     sampler.stop()
     return told

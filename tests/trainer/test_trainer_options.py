@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
 from trainer.cli import Parser, parse
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.files import not_permitted
@@ -27,6 +28,7 @@ def test_the_seeds_options_work_as_written_there() -> None:
     assert (given.epochs, given.batch_size, given.seq_len) == (1, 2, 128)
 
 
+@NEEDS_TORCH
 def test_run_dir_comes_from_the_option_then_the_environment_then_here() -> None:
     assert options_of().run_dir == Path()
     assert options_of(environ={"ORCH_RUN_DIR": "/runs/7"}).run_dir == Path("/runs/7")

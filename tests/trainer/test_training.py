@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NEEDS_TORCH
+
+pytestmark = NEEDS_TORCH
+
 STEPS = (
     "--max-steps",
     "8",

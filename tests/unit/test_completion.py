@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import main
 from orchestrator.cli.completion import CACHE, MOST
 from trainer.workloads import WORKLOADS
 
@@ -24,34 +26,54 @@ SLOW = ("pydantic", "rich", "docker", "fabric", "ruamel.yaml", "contract.events"
 """Modules that take longer to load than the whole answer may."""
 
 
-@pytest.fixture
-def here(tmp_path: Path, state: Path) -> Path:
-    (state / "runs").mkdir(parents=True)
+@pytest.fixture(scope="module")
+def many_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
     for number in range(RUNS):
-        folder = state / "runs" / f"gpt2-{number:04}"
+        folder = runs / f"gpt2-{number:04}"
         folder.mkdir()
         os.utime(folder, (1_700_000_000 + number, 1_700_000_000 + number))
-    (state / "runs" / "vision-1a2b").mkdir()
-    (state / "runs" / "-no-run; rm -rf").mkdir()
+    (runs / "vision-1a2b").mkdir()
+    (runs / "-no-run; rm -rf").mkdir()
+    return runs
+
+
+@pytest.fixture
+def here(tmp_path: Path, state: Path, many_runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    state.mkdir(parents=True)
+    (state / "runs").symlink_to(many_runs)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def complete(here: Path, line: str, shell: str = "bash", *, modules: bool = False) -> list[str]:
-    """The words that a shell offers after this line; of a fish or zsh with descriptions, the words alone."""
-    words = line.split(" ")
-    protocol = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)} if shell == "bash" else {
-        "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
-    code = "import os, sys; from orchestrator.cli import main; main(sys.argv[1:])"
-    if modules:
-        code += f"; print(*[name for name in {SLOW!r} if name in sys.modules])"
-    ran = subprocess.run(
-        (sys.executable, "-c", code), cwd=here, capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "_ORCH_COMPLETE": f"complete_{shell}",
-             **protocol},
-    )  # fmt: skip
-    assert ran.stderr == ""
-    return [line for line in ran.stdout.splitlines() if line or modules]
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+    """`complete(line, shell="bash")`: the words that a shell offers after this line; of a fish or zsh with
+    descriptions, the words alone."""
+
+    def run(line: str, shell: str = "bash") -> list[str]:
+        with monkeypatch.context() as patch:
+            for name, value in asked_by(shell, line).items():
+                patch.setenv(name, value)
+            assert main([]) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        return [line for line in said.out.splitlines() if line]
+
+    return run
+
+
+def asked_by(shell: str, line: str) -> dict[str, str]:
+    """Variables by which its script asks for the words after a line."""
+    if shell == "bash":
+        protocol = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    else:
+        protocol = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    return {"_ORCH_COMPLETE": f"complete_{shell}", **protocol}
 
 
 @pytest.mark.parametrize(
@@ -82,46 +104,57 @@ def complete(here: Path, line: str, shell: str = "bash", *, modules: bool = Fals
         ("orch lau", ["launch"]),
     ],
 )  # fmt: skip
-def test_words_are_completed(here: Path, line: str, expected: list[str]) -> None:
-    found = complete(here, line)
+def test_words_are_completed(complete: Complete, line: str, expected: list[str]) -> None:
+    found = complete(line)
     assert found[: len(expected)] == expected if line.endswith("gp") else found == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell(here: Path, shell: str) -> None:
-    text = "\n".join(complete(here, "orch logs vis", shell))
+def test_every_shell(complete: Complete, shell: str) -> None:
+    text = "\n".join(complete("orch logs vis", shell))
     assert "vision-1a2b" in text
     assert "gpt2" not in text
 
 
-def test_of_many_runs_the_newest_are_offered(here: Path) -> None:
-    found = complete(here, "orch status ")
+def test_of_many_runs_the_newest_are_offered(complete: Complete) -> None:
+    found = complete("orch status ")
     assert len(found) == MOST
     assert found[:2] == ["vision-1a2b", "gpt2-0999"]
 
 
-@pytest.mark.parametrize(
-    "line", ["orch logs gpt2-09", "orch lau", "orch explain clo", "orch launch -n al", "orch launch -- g",
-             "orch stop v", "orch runs rerun v", "orch exec al", "orch checkpoints pull v"],
-)  # fmt: skip
-def test_nothing_slow_is_loaded(here: Path, line: str) -> None:
-    complete(here, "orch shell a")  # reads the inventory, and keeps its names
-    assert complete(here, line, modules=True)[-1] == ""
+def test_nothing_slow_is_loaded(complete: Complete) -> None:
+    complete("orch shell a")  # reads the inventory, and keeps its names
+    lines = ["orch logs gpt2-09", "orch lau", "orch explain clo", "orch launch -n al", "orch launch -- g",
+             "orch stop v", "orch runs rerun v", "orch exec al", "orch checkpoints pull v"]  # fmt: skip
+    code = f"""
+import os, sys
+from orchestrator.cli import main
+for line, variables in {[(line, asked_by("bash", line)) for line in lines]}:
+    os.environ.update(variables)
+    assert main([]) == 0
+    if loaded := {set(SLOW)} & set(sys.modules):
+        sys.exit(f"{{line}}: loads {{loaded}}")
+"""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False, env=environ)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[0].startswith("gpt2-09")
+    assert "launch" in ran.stdout
 
 
-def test_names_of_an_inventory_are_read_again_when_it_changes(here: Path, state: Path) -> None:
-    assert complete(here, "orch shell ") == ["alpha", "beta"]
+def test_names_of_an_inventory_are_read_again_when_it_changes(complete: Complete, here: Path, state: Path) -> None:
+    assert complete("orch shell ") == ["alpha", "beta"]
     assert (state / CACHE).stat().st_mode & 0o077 == 0
     (here / "inventory.yaml").write_text(INVENTORY.replace("beta", "gamma"))
-    assert complete(here, "orch shell ") == ["alpha", "gamma"]
+    assert complete("orch shell ") == ["alpha", "gamma"]
     (state / CACHE).write_text('{"key": 3')
-    assert complete(here, "orch shell ") == ["alpha", "gamma"]
+    assert complete("orch shell ") == ["alpha", "gamma"]
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "\x00", "nodes: {alpha: {adress: x}}"])
-def test_an_inventory_that_is_not_valid_offers_nothing(here: Path, text: str) -> None:
+def test_an_inventory_that_is_not_valid_offers_nothing(complete: Complete, here: Path, text: str) -> None:
     (here / "inventory.yaml").write_text(text)
-    assert complete(here, "orch shell ") == []
+    assert complete("orch shell ") == []
 
 
 def test_the_script_of_each_shell_is_printed(here: Path) -> None:

@@ -21,13 +21,19 @@ LOADED = b'{"stream": "Loaded"}'
 
 
 @pytest.fixture
-def engine() -> Iterator[DockerEngine]:
+def unpacked() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def engine(unpacked: threading.Event) -> Iterator[DockerEngine]:
     class SlowEngine(BaseHTTPRequestHandler):
         """Unpacks for twice the client's patience, and never describes itself."""
 
         def do_POST(self) -> None:
             self.rfile.read1()
             time.sleep(2 * PATIENCE_S)
+            unpacked.set()
             self.send_response(200)
             self.send_header("Content-Length", str(len(LOADED)))
             self.end_headers()
@@ -54,18 +60,15 @@ def engine() -> Iterator[DockerEngine]:
     server.server_close()
 
 
-def test_an_image_may_take_longer_than_an_answer(engine: DockerEngine) -> None:
-    began = time.monotonic()
+def test_an_image_may_take_longer_than_an_answer(engine: DockerEngine, unpacked: threading.Event) -> None:
     engine.load(iter([b"layers"]))
-    assert time.monotonic() - began > PATIENCE_S
+    assert unpacked.is_set()
 
 
 def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: DockerEngine) -> None:
     engine.load(iter([b"layers"]))  # whose patience is not that of what follows
-    began = time.monotonic()
     with pytest.raises(DeadlineError, match=r"did not describe itself within 1 s") as told:
         engine.facts()
-    assert time.monotonic() - began < 10
     assert told.value.node == "beta"
     assert "again" in told.value.hint
 

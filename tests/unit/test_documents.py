@@ -14,10 +14,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import COMMANDS, build_app
+from orchestrator.cli import COMMANDS
+from tests.each_case import failures_of
+from tests.unit.programs import program_of
 from trainer.agent.options import build_parser as agent_parser
 from trainer.cli import TOOLS, build_parser, parse
 from trainer.workloads import WORKLOADS
+
+pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -58,14 +62,16 @@ def code(path: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
 
 
-@cache
 def program(command: str) -> Any:
-    return build_app(command).commands[command]
+    return program_of(command).commands[command]
 
 
-def lines(start: str) -> list[tuple[str, str]]:
-    told = {(name_of(path), line.partition("  #")[0]) for path in CURRENT for line in code(path)}
-    return sorted((document, line) for document, line in told if line.startswith(start))
+@cache
+def lines(start: str) -> dict[str, list[str]]:
+    """Documents with their lines that begin so."""
+    found = {name_of(path): sorted({line.partition("  #")[0] for line in code(path)}) for path in CURRENT}
+    found = {document: [line for line in lines if line.startswith(start)] for document, lines in found.items()}
+    return {document: lines for document, lines in found.items() if lines}
 
 
 def words(line: str) -> list[str]:
@@ -74,8 +80,12 @@ def words(line: str) -> list[str]:
     return list(takewhile(lambda word: word != "&&", shlex.split(first, comments=True)))
 
 
-@pytest.mark.parametrize(("document", "line"), lines("orch "), ids=lambda value: value)
-def test_orch_commands_exist_with_their_options(document: str, line: str) -> None:
+@pytest.mark.parametrize("document", lines("orch "))
+def test_orch_commands_exist_with_their_options(document: str) -> None:
+    assert failures_of(check_orch, lines("orch ")[document]) == []
+
+
+def check_orch(line: str) -> None:
     command, *rest = words(line)[1:]
     if command.startswith("-"):
         assert command in ("--help", "--version", "-h", "--install-completion")
@@ -91,8 +101,12 @@ def test_orch_commands_exist_with_their_options(document: str, line: str) -> Non
         understood([workload[0], *["prepare"] * (command == "prepare"), *workload[1:]])
 
 
-@pytest.mark.parametrize(("document", "line"), lines("python -m trainer "), ids=lambda value: value)
-def test_trainer_commands_exist_with_their_options(document: str, line: str) -> None:
+@pytest.mark.parametrize("document", lines("python -m trainer "))
+def test_trainer_commands_exist_with_their_options(document: str) -> None:
+    assert failures_of(check_trainer, lines("python -m trainer ")[document]) == []
+
+
+def check_trainer(line: str) -> None:
     rest = words(line)[3:]
     if rest[0] != "WORKLOAD":
         understood(rest)

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.cli import build_app
 from orchestrator.specs.errors import NodeUnreachableError
 from tests import lan
+from tests.each_case import failures_of
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -87,19 +88,24 @@ def test_4_all_nodes_out_of_reach(orch: Orch, command: str) -> None:
     assert "answer" in ran.out + ran.err
 
 
-@pytest.mark.parametrize("command", [one for one in EVERY if one != "resume"])  # its COMMAND may have any option
-def test_2_an_option_that_no_command_has(orch: Orch, command: str) -> None:
-    ran = orch(*command.split(), "--no-such-option")
-    assert (ran.code, ran.out) == (2, "")
+def test_2_an_option_that_no_command_has(orch: Orch) -> None:
+    def check(command: str) -> None:
+        ran = orch(*command.split(), "--no-such-option")
+        assert (ran.code, ran.out) == (2, "")
+
+    assert failures_of(check, [one for one in EVERY if one != "resume"]) == []  # its COMMAND may have any option
 
 
-@pytest.mark.parametrize("command", [*ASKING, "plan", "inventory list", "inventory show", "inventory validate"])
-def test_3_no_inventory(orch: Orch, command: str) -> None:
-    for words in ((*command.split(), "-i", "nowhere.yaml", *WORDS.get(command, ())),
-                  ("-i", "nowhere.yaml", *command.split(), *WORDS.get(command, ()))):  # fmt: skip
+def test_3_no_inventory(orch: Orch) -> None:
+    def check(*words: str) -> None:
         ran = orch(*words)
         assert (ran.code, ran.out) == (3, ""), ran.err
         assert "no nowhere.yaml (given by -i)" in ran.err
+
+    nowhere = ("-i", "nowhere.yaml")
+    for command in (*ASKING, "plan", "inventory list", "inventory show", "inventory validate"):
+        words, more = command.split(), WORDS.get(command, ())
+        assert failures_of(check, [(*words, *nowhere, *more), (*nowhere, *words, *more)]) == []
 
 
 LOOKING_FIRST = (
@@ -111,13 +117,15 @@ exports for Kubernetes take a count."""
 
 
 @pytest.mark.parametrize("choice", ["alpah", "alpha,alpah", "!alpah", "2,!alpah"])
-@pytest.mark.parametrize("command", CHOOSING)
-def test_3_a_node_that_the_inventory_does_not_have(orch: Orch, command: str, choice: str) -> None:
-    words = ("--dry-run",) if command == "uninstall" else ()
-    ran = orch(*command.split(), *words, "-n", choice, on=lan.lan(*THREE))
-    assert ran.code == 3, ran.out + ran.err
-    assert "no node 'alpah'" in ran.err
-    assert "did you mean 'alpha'" in ran.err
+def test_3_a_node_that_the_inventory_does_not_have(orch: Orch, choice: str) -> None:
+    def check(command: str) -> None:
+        words = ("--dry-run",) if command == "uninstall" else ()
+        ran = orch(*command.split(), *words, "-n", choice, on=lan.lan(*THREE))
+        assert ran.code == 3, ran.out + ran.err
+        assert "no node 'alpah'" in ran.err
+        assert "did you mean 'alpha'" in ran.err
+
+    assert failures_of(check, CHOOSING) == []
 
 
 def test_nodes_has_the_same_short_form_on_every_command() -> None:
@@ -138,12 +146,14 @@ def here(orch: Orch) -> lan.Lan:
     return three
 
 
-@pytest.mark.parametrize("command", [one for one in EVERY if "--json" in OPTIONS[one]])
-def test_2_another_form(orch: Orch, command: str) -> None:
-    ran = orch(*command.split(), "-o", "xml", *WORDS.get(command, ()))
-    assert (ran.code, ran.out) == (2, "")
-    assert "'xml' is not one of" in ran.err
-    assert "Value error" not in ran.err
+def test_2_another_form(orch: Orch) -> None:
+    def check(command: str) -> None:
+        ran = orch(*command.split(), "-o", "xml", *WORDS.get(command, ()))
+        assert (ran.code, ran.out) == (2, "")
+        assert "'xml' is not one of" in ran.err
+        assert "Value error" not in ran.err
+
+    assert failures_of(check, [one for one in EVERY if "--json" in OPTIONS[one]]) == []
 
 
 @pytest.mark.parametrize("command", LISTS)
@@ -169,18 +179,22 @@ def test_40_columns_break_no_word(orch: Orch, here: lan.Lan, command: str, monke
         assert [line for line in narrow.splitlines() if len(line) > 40] == []
 
 
-@pytest.mark.parametrize("command", [*EVERY, *GROUPS, ""])
-def test_help(orch: Orch, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Help has an example, shows no Python type, fits any encoding, and breaks no word and no example when narrow."""
-    shown = orch(*command.split(), "--help").out
-    assert shown.isascii()
-    assert re.findall(r"<.*?>|TEXT|INTEGER|FLOAT|range", shown) == []
-    options, _, examples = shown.partition("Example" if command else "Begin with")
-    assert f"orch {command}".strip() in examples
-    monkeypatch.setenv("COLUMNS", "40")
-    narrow, _, same = orch(*command.split(), "--help").out.partition("Example" if command else "Begin with")
-    assert [line for line in narrow.splitlines() if len(line) > 40] == []
-    assert (narrow.split(), same.split()) == (options.split(), examples.split())
+
+    def check(command: str) -> None:
+        shown = orch(*command.split(), "--help").out
+        assert shown.isascii()
+        assert re.findall(r"<.*?>|TEXT|INTEGER|FLOAT|range", shown) == []
+        options, _, examples = shown.partition("Example" if command else "Begin with")
+        assert f"orch {command}".strip() in examples
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "40")
+            narrow, _, same = orch(*command.split(), "--help").out.partition("Example" if command else "Begin with")
+        assert [line for line in narrow.splitlines() if len(line) > 40] == []
+        assert (narrow.split(), same.split()) == (options.split(), examples.split())
+
+    assert failures_of(check, [*EVERY, *GROUPS, ""]) == []
 
 
 @pytest.mark.parametrize("words", ["--help", "explain", "explain clock.skew", "inventory list -i inventory.yaml"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.trainer.conftest import NEED_TORCH
+import pytest
+
+from tests.conftest import NO_TORCH
+
+pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "faults.md").read_text("utf-8")
@@ -52,9 +55,8 @@ def test_every_test_exists() -> None:
 
 
 def test_every_test_is_collected() -> None:
-    """Those of the trainer where there is a torch, as all of them."""
-    no_torch = [] if importlib.util.find_spec("torch") else [f"test_{name}.py" for name in NEED_TORCH]
-    wanted = sorted(f"{file}::{name}" for file, name in NAMED if Path(file).name not in no_torch)
+    pytest.importorskip("torch", reason=NO_TORCH)
+    wanted = sorted(f"{file}::{name}" for file, name in NAMED)
     command = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "", *wanted)
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]

@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.finding_pages import ID, SECTIONS, FindingPage, FindingTexts, all_pages, pages_folder, texts_of
+from tests.each_case import failures_of
 from tests.unit.conftest import Orch, json_data
 from tests.unit.findings.index import index
 
@@ -91,8 +92,11 @@ def test_every_value_of_a_text_is_given_and_none_besides() -> None:
         assert all(cases <= set(text) for text in several), id
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.id)
-def test_a_page_does_not_repeat_its_front_matter(page: FindingPage) -> None:
+def test_no_page_repeats_its_front_matter() -> None:
+    assert failures_of(check_repetition, all_pages()) == []
+
+
+def check_repetition(page: FindingPage) -> None:
     said = re.sub(r"\s+", " ", page.text)
     for text in leaves(vars(texts_of(page.id))):
         assert len(text) < 40 or text not in said, text
@@ -103,8 +107,11 @@ def test_every_finding_has_a_case_that_makes_it() -> None:
     assert sum(len(area.MAKERS) for area in AREAS) == len(MAKERS), "two areas make one finding"
 
 
-@pytest.mark.parametrize("id", sorted(MAKERS))
-def test_it_can_be_found(id: str) -> None:
+def test_each_can_be_found() -> None:
+    assert failures_of(check_finding, sorted(MAKERS)) == []
+
+
+def check_finding(id: str) -> None:
     found = [finding for finding in MAKERS[id]() if finding.id == id]
     assert found
     for finding in found:
@@ -117,8 +124,11 @@ def test_a_fleet_in_health_has_no_finding(area: object) -> None:
     assert list(area.healthy()) == []  # type: ignore[attr-defined]  # what these modules promise
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.id)
-def test_a_page_is_short_and_whole(page: FindingPage) -> None:
+def test_every_page_is_short_and_whole() -> None:
+    assert failures_of(check_page, all_pages()) == []
+
+
+def check_page(page: FindingPage) -> None:
     assert pages_folder() == ROOT / "docs" / "findings"
     assert (pages_folder() / f"{page.id}.md").read_text("utf-8").endswith(f"---\n{page.text}")
     assert tuple(page.sections) == SECTIONS

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Barrier
 
 import pytest
 
@@ -12,6 +13,7 @@ from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
+from orchestrator.specs.facts import EngineFacts
 from tests import lan
 
 THREE = lan.NAMES[:3]
@@ -34,6 +36,25 @@ def test_each_is_asked_for_the_way_to_all_others_and_for_the_run_to_resume() -> 
     gather_facts(list(here.nodes.values()), lan.request(THREE), resume="r1")
     (call,) = here.nodes["beta"].calls
     assert call == ("sh", "-c", probe.SCRIPT, "sh", "~/orch", "orch", "r1", "10.0.0.11", "10.0.0.13")
+
+
+@dataclass
+class Meeting(lan.Actor):
+    """An engine that answers once all have been asked."""
+
+    all_asked: Barrier = field(kw_only=True)
+
+    def facts(self) -> EngineFacts:
+        self.all_asked.wait(30)
+        return super().facts()
+
+
+def test_all_are_asked_at_once() -> None:
+    here, barrier = lan.lan(*lan.NAMES), Barrier(len(lan.NAMES))
+    for node in here.nodes.values():
+        node.engine = Meeting(**vars(node.engine), all_asked=barrier)
+    outcomes = gather_facts(list(here.nodes.values()), lan.request(lan.NAMES))
+    assert [outcome.value().engine.id for outcome in outcomes] == list(lan.NAMES)
 
 
 @pytest.mark.parametrize(("profile", "tag"), [("", "orch/orch:cpu"), ("cuda", "orch/orch:cuda")])

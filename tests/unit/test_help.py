@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,18 @@ from orchestrator.cli import COMMANDS
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.each_case import failures_of
 from tests.unit.conftest import Orch
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command_has_an_example(orch: Orch, command: str) -> None:
-    ran = orch(command, "--help")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(f"Usage: orch {command}")
-    assert f"orch {command}" in ran.out.split("\n", 1)[1]
+def test_help_of_every_command_has_an_example(orch: Orch) -> None:
+    def check(command: str) -> None:
+        ran = orch(command, "--help")
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out.startswith(f"Usage: orch {command}")
+        assert f"orch {command}" in ran.out.split("\n", 1)[1]
+
+    assert failures_of(check, COMMANDS) == []
 
 
 def test_help_lists_every_command(orch: Orch) -> None:
@@ -45,16 +47,22 @@ def _fresh(program: str, *, timeout_s: float = 60) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)])
-def test_help_is_quick(argv: list[str]) -> None:
-    """It loads nothing that only work needs; measured: fabric, docker and rich take half a second."""
-    heavy = ("fabric", "paramiko", "docker", "rich", "torch")
-    program = (
-        f"import sys; from orchestrator.cli import main; code = main({argv}); "
-        f"sys.stderr.write(' '.join(name for name in {heavy} if name in sys.modules)); sys.exit(code)"
-    )
+def test_help_loads_nothing_that_only_work_needs() -> None:
+    """Measured: fabric, docker and rich take half a second."""
+    argvs = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS)]
+    program = f"""
+import sys
+from orchestrator.cli import main
+heavy = {{"fabric", "paramiko", "docker", "rich", "torch"}}
+for argv in {argvs}:
+    code = main(argv)
+    if code or heavy & set(sys.modules):
+        sys.stderr.write(f"{{argv}}: exit code {{code}}, loads {{heavy & set(sys.modules)}}\\n")
+        heavy -= set(sys.modules)
+"""
     ran = _fresh(program)
     assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count("Usage: orch") == len(argvs) - 1
 
 
 def test_the_lines_of_a_record_are_shown_without_what_only_nodes_need(
@@ -90,11 +98,9 @@ def test_the_page_of_processes_is_served_without_what_only_terminals_and_other_m
 
 
 def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
-    """Five addresses that no packet comes back from (RFC 5737): asked at once, each for 5 s at most."""
+    """Five addresses that no packet comes back from (RFC 5737)."""
     nodes = "".join(f"  n{number}: {{address: 192.0.2.{number}}}\n" for number in range(1, 6))
     (tmp_path / "inventory.yaml").write_text(f"nodes:\n{nodes}")
     argv = ["launch", "-i", str(tmp_path / "inventory.yaml"), "--dry-run", "--nodes", "5"]
-    began = time.monotonic()
     ran = _fresh(f"import sys; from orchestrator.cli import main; sys.exit(main({argv}))")
     assert (ran.returncode, ran.stdout.count("docker -H ssh://")) == (0, 5)
-    assert time.monotonic() - began < 10

@@ -41,12 +41,14 @@ def place(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.source
 def test_layers_are_kept() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     ran = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.source
 def test_no_modules_import_each_other() -> None:
     """Import-linter does not see a cycle inside one layer, nor one through an import inside a function."""
     assert measure(ROOT)["import cycles"] == 0

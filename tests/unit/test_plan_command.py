@@ -13,6 +13,7 @@ from orchestrator.plan.command import (
     worker_command,
 )
 from orchestrator.specs.errors import UsageError
+from tests.conftest import NO_TORCH
 
 PLACE = TorchrunPlace(
     nnodes=5, node_rank=3, nproc_per_node=2, world_size=8, master_addr="10.0.0.1", master_port=12355, run="r-1.2"
@@ -65,7 +66,7 @@ def test_refused(command: str, says: str) -> None:
 
 def test_a_torchrun_in_a_script_decides_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun's own parser reads the variables: by the names that its version has."""
-    run = pytest.importorskip("torch.distributed.run")
+    run = pytest.importorskip("torch.distributed.run", reason=NO_TORCH)
     ours = run.parse_args(list(torchrun_command(("python", "train.py"), PLACE))[1:])
     for name, value in script_environment(PLACE).items():
         monkeypatch.setenv(name, value)

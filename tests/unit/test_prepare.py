@@ -11,6 +11,7 @@ from orchestrator.plan.prepare import NAME, SourcePath, prepare_container, user_
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConflictError, UsageError
 from tests import lan
+from tests.conftest import NO_TORCH
 from tests.unit.conftest import Orch
 
 
@@ -76,6 +77,7 @@ def test_what_the_container_says_is_told_in_the_users_paths() -> None:
 @pytest.fixture
 def texts(orch: Orch) -> Path:
     """A text that is long enough, in the folder in which `orch` is called."""
+    pytest.importorskip("torch", reason=NO_TORCH)
     text = Path("cuentos.txt")
     text.write_text("\n".join(f"En un lugar {n} de la Mancha, de cuyo nombre no quiero acordarme." for n in range(60)))
     return text

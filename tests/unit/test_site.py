@@ -24,6 +24,8 @@ from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.finding_pages import all_pages
 from tests.unit.conftest import Orch
 
+pytestmark = pytest.mark.source
+
 ROOT = Path(__file__).parents[2]
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))
 

@@ -19,7 +19,7 @@ from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.doctor import AREAS
 from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
-from orchestrator.cli import COMMANDS, build_app
+from orchestrator.cli import COMMANDS
 from orchestrator.fleet.runs.evidence import LAST_LINES, evidence_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
@@ -28,8 +28,10 @@ from orchestrator.specs.finding_pages import all_pages
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.each_case import failures_of
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
+from tests.unit.programs import program_of
 
 SAYS = (
     "[rank0]: rank 0 joined",
@@ -292,8 +294,11 @@ def test_every_signature_has_its_cause_on_the_page_of_its_area() -> None:
     assert silent == {"code.exception", "code.exit", "node.lost"}
 
 
-@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
-def test_every_placeholder_of_a_cause_is_given(signature: Signature) -> None:
+def test_every_placeholder_of_a_cause_is_given() -> None:
+    assert failures_of(check_placeholders, SIGNATURES) == []
+
+
+def check_placeholders(signature: Signature) -> None:
     cause = CAUSES[signature.id]
     named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
@@ -315,8 +320,11 @@ def there(id: str) -> Cause:
     return Cause.of(found, job=ClusterJob(cluster="uni", nodes=3), node="c2", rank="1", run="r1")
 
 
-@pytest.mark.parametrize("id", CAUSES)
-def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights(id: str) -> None:
+def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights() -> None:
+    assert failures_of(check_on_a_cluster, CAUSES) == []
+
+
+def check_on_a_cluster(id: str) -> None:
     """There a job has nodes that no inventory names, and they are an administrator's."""
     cause = there(id)
     for command, words in commands_of(cause):
@@ -330,8 +338,11 @@ def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights(id: str) -> No
     assert not re.search(of_machines, "\n".join(cause.fix))
 
 
-@pytest.mark.parametrize("cause", [*CAUSES.values(), *map(there, CAUSES)], ids=lambda cause: cause.id)
-def test_the_fix_of_a_cause_can_be_done(cause: Cause) -> None:
+def test_the_fix_of_a_cause_can_be_done() -> None:
+    assert failures_of(check_fix, [*CAUSES.values(), *map(there, CAUSES)]) == []
+
+
+def check_fix(cause: Cause) -> None:
     """Its commands exist with their options, areas and findings, and its own finding too."""
     findings = {page.id: page.area for page in all_pages()}
     assert cause.fix
@@ -339,7 +350,7 @@ def test_the_fix_of_a_cause_can_be_done(cause: Cause) -> None:
     assert cause.finding or cause.id not in findings, "orch explain would show the finding"
     for command, words in commands_of(cause):
         assert words[0] in COMMANDS, command
-        declared = build_app(words[0]).commands[words[0]]
+        declared = program_of(words[0]).commands[words[0]]
         options = {option for parameter in declared.params for option in parameter.opts}
         assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, command
         if "--only" in words:
