@@ -126,15 +126,6 @@ def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[O
         yield command
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[Orch]:
-    """A Slurm cluster of three nodes for all tests, its inventory and state in a folder of its own."""
-    from tests.lab.slurm_jobs import a_cluster  # which imports this module
-
-    with a_cluster(tmp_path_factory.mktemp("cluster"), figure) as command:
-        yield command
-
-
 def link_images(source: str, machines: Sequence[str]) -> None:
     """Give machines that are switched off the images of another one, as hard links. An engine that unpacks the image
     takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a container's name.
