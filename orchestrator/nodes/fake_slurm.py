@@ -175,8 +175,7 @@ def _scancel(jobs: _Jobs, argv: list[str]) -> int:
         return max((_scancel(jobs, [job]) for job in named), default=0)
     job = argv[-1]
     if job not in jobs.all():
-        sys.stderr.write(f"scancel: error: Kill job error on job id {job}: Invalid job id specified\n")
-        return 1
+        return 0
     values = jobs.read(job)
     if "--batch" in argv:
         os.kill(values["batch"], signal.SIGUSR1)
