@@ -70,7 +70,7 @@ def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
 def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed_itself(
     orch: Orch, detached: Callable[..., Record], figure: Figure
 ) -> None:
-    run = detached(last=200)  # some 10 s
+    run = detached(last=300)  # some 15 s, in which others are refused
     until(lambda: run.step() >= 30, "step 30")
     os.kill(supervisor(run), signal.SIGKILL)
     at = faults.kill_container("beta")
