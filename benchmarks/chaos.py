@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.lab.chaos import Chaos, Fault, a_run, as_undisturbed, play, shuffled
 from tests.lab.conftest import NAMES, Orch, a_lab
+from tests.lab.underway import TORCH
 
 
 def main() -> int:
@@ -43,7 +44,7 @@ def main() -> int:
 def survive(orch: Orch, given: argparse.Namespace) -> None:
     began = time.monotonic()
     small_disk = "disk full" in given.only if given.only else given.seed % 2 == 1
-    with a_run(orch, NAMES[: given.nodes], given.seed, small_disk=small_disk) as chaos:
+    with a_run(orch, TORCH, NAMES[: given.nodes], given.seed, small_disk=small_disk) as chaos:
         acts = counted(chaos, given.only, given.times) if given.times else shuffled(chaos, given.minutes * 60)
         play(chaos, acts, say)
     minutes = (time.monotonic() - began) / 60

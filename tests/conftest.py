@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+if TYPE_CHECKING:
+    from tests.lab.conftest import Orch
 
 settings.register_profile("house", deadline=None)  # the machine may be busy; what counts is the outcome
 settings.load_profile("house")
@@ -32,7 +35,7 @@ SHARING = {
         "tests/lab/test_chaos.py",
         "tests/lab/test_checkpoints.py",
     ),
-    "a Slurm cluster": ("tests/lab/test_slurm",),
+    "a Slurm cluster": ("tests/lab/test_slurm.py", "tests/contract/test_slurm.py"),
     "another lab": ("tests/lab/",),
 }
 DOCKERFILE = Path(__file__).parents[1] / "images" / "Dockerfile"
@@ -124,6 +127,15 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def figure(request: pytest.FixtureRequest) -> Figure:
     """Note a measured figure, in words with its unit."""
     return request.config.stash[FIGURES].append
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[Orch]:
+    """A Slurm cluster of three nodes for all tests, its inventory and state in a folder of its own."""
+    from tests.lab.slurm_jobs import a_cluster  # tests without a lab do without these modules, too
+
+    with a_cluster(tmp_path_factory.mktemp("cluster"), figure) as command:
+        yield command
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -109,7 +109,7 @@ def _sbatch(jobs: _Jobs, argv: list[str]) -> int:
     job = str(len(jobs.all()) + 1)
     names = (jobs.text("names") or "c1,c2,c3,c4").split(",")
     nodes = names[: int(options["nodes"])]
-    held = jobs.text("held")
+    held = "JobHeldUser" if "hold" in options else jobs.text("held")
     jobs.write(
         job, script=str(script), name=options["job-name"], output=options["output"].replace("%j", job), nodes=nodes,
         cpus=options.get("cpus-per-task", "1"), state="PENDING", reason=held or "None", restart=0, steps=[], batch=0,
@@ -155,18 +155,17 @@ def _job(jobs: _Jobs, argv: list[str]) -> int:
 
 
 def _squeue(jobs: _Jobs, argv: list[str]) -> int:
-    if "-j" in argv:
-        job = argv[argv.index("-j") + 1]
+    form = argv[argv.index("-o") + 1]
+    asked = [argv[argv.index("-j") + 1]] if "-j" in argv else jobs.all()
+    if not set(asked) <= set(jobs.all()):
+        sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
+        return 1
+    for job in asked:
         values = jobs.read(job)
         if values["state"] in ("PENDING", "RUNNING"):
             names = ",".join(values["nodes"]) if values["state"] == "RUNNING" else ""
-            whole = f"{values['state']}|{values['reason']}|{names}"
-            sys.stdout.write(f"{job if argv[-1] == '%i' else whole}\n")
-        return 0
-    for job in jobs.all():
-        values = jobs.read(job)
-        if values["state"] in ("PENDING", "RUNNING"):
-            sys.stdout.write(f"{job}|{values['state']}|{values['name']}|{values['reason']}\n")
+            shown = {"i": job, "T": values["state"], "j": values["name"], "r": values["reason"], "N": names}
+            sys.stdout.write("|".join(shown[field[1]] for field in form.split("|")) + "\n")
     return 0
 
 
@@ -175,7 +174,12 @@ def _scancel(jobs: _Jobs, argv: list[str]) -> int:
         named = [job for job in jobs.all() if jobs.read(job)["name"] == argv[-1].removeprefix("--name=")]
         return max((_scancel(jobs, [job]) for job in named), default=0)
     job = argv[-1]
+    if job not in jobs.all():
+        return 0
     values = jobs.read(job)
+    if "--batch" in argv:
+        os.kill(values["batch"], signal.SIGUSR1)
+        return 0
     if "--signal=TERM" in argv:
         send(values["steps"], signal.SIGTERM)
         return 0
@@ -233,6 +237,10 @@ def _scontrol(jobs: _Jobs, argv: list[str]) -> int:
     if argv[0] == "requeue":
         jobs.write(job, state="PENDING", reason="BeginTime", restart=values["restart"] + 1)
         send([values["batch"]], signal.SIGKILL)
+    else:
+        sys.stdout.write(
+            f"JobId={job} JobName={values['name']}\n   Requeue=1 Restarts={values['restart']} BatchFlag=1\n"
+        )
     return 0
 
 

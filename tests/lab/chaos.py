@@ -17,15 +17,9 @@ from typing import Any
 
 from tests.lab import underway as faults
 from tests.lab.conftest import Orch, on_node, running_on
-from tests.lab.underway import EXACT, FOLDER, LOOK_S, Record, Told, records, underway
+from tests.lab.probe import train
+from tests.lab.underway import EVERY, FOLDER, LOOK_S, PROBE, Program, Record, Told, records, underway
 
-EVERY = 20
-"""Steps between checkpoints."""
-WORDS = (
-    *EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", str(EVERY),
-    "--prompt", "",
-)  # fmt: skip
-"""The rate does not hang on where the training ends: an undisturbed run of as many steps is the same."""
 TAKES_LINES_ALONG = ("container crashed", "container killed by hand", "engine killed", "machine off and on")
 """Faults after which the last lines of a rank were read by nobody."""
 QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=10", "--max-restarts", "20")
@@ -54,6 +48,7 @@ class Fault:
 @dataclass
 class Chaos:
     orch: Orch
+    program: Program
     nodes: Sequence[str]
     run_id: str
     chance: random.Random
@@ -74,7 +69,6 @@ class Chaos:
         first, lasting = self.nodes[0], self.nodes[1:] if self.small_disk else self.nodes
         kinds: dict[str, tuple[Callable[[str], float | None], Sequence[str]]] = {
             "rank killed": (lambda node: faults.send(node, "KILL", faults.RANK), self.nodes),
-            "torchrun killed": (lambda node: faults.send(node, "KILL", faults.TORCHRUN), self.nodes),
             "container crashed": (faults.crash_container, self.nodes),
             "container killed by hand": (faults.kill_container, self.nodes),
             "rank frozen": (lambda node: faults.send(node, "STOP", faults.RANK), self.nodes),
@@ -86,6 +80,8 @@ class Chaos:
             "launched twice": (self._launch_twice, [first]),
             "machine off and on": (faults.reboot, lasting),
         }
+        if self.program is not PROBE:
+            kinds["torchrun killed"] = lambda node: faults.send(node, "KILL", faults.TORCHRUN), self.nodes
         return {**kinds, "disk full": (self._fill, [first])} if self.small_disk else kinds
 
     def break_something(self, what: str) -> Fault:
@@ -203,13 +199,13 @@ class Chaos:
         self.supervisors.append(supervisor)
 
     def _launch_twice(self, _node: str) -> None:
-        refused = self.orch("launch", "--yes", "--nodes", ",".join(self.nodes), "--", *WORDS)
+        refused = self.orch("launch", "--yes", "--nodes", ",".join(self.nodes), *self.program.until(1))
         assert refused.code == 6, refused.err
         assert self.run_id in refused.err
 
 
 @contextmanager
-def a_run(orch: Orch, nodes: Sequence[str], seed: int, *, small_disk: bool) -> Iterator[Chaos]:
+def a_run(orch: Orch, program: Program, nodes: Sequence[str], seed: int, *, small_disk: bool) -> Iterator[Chaos]:
     """A run without end that a supervisor in the background follows; nothing of it is left afterwards."""
     first = nodes[0]
     if small_disk:
@@ -218,11 +214,11 @@ def a_run(orch: Orch, nodes: Sequence[str], seed: int, *, small_disk: bool) -> I
     words = ("--nodes", ",".join(nodes), "--master", first, "--name", f"chaos{seed}", *QUICK, "--detach", "--yes")
     try:
         assert orch("lab", "link", LINK, *nodes).code == 0
-        launched = orch("launch", *words, "--", *WORDS, "--max-steps", "1000000")
+        launched = orch("launch", *words, *program.until(1_000_000))
         assert launched.code == 0, launched.err
         run_id = launched.out.split()[0]
         chance = random.Random(f"chaos {seed}")  # noqa: S311  # faults are to be the same again
-        chaos = Chaos(orch, nodes, run_id, chance, small_disk)
+        chaos = Chaos(orch, program, nodes, run_id, chance, small_disk)
         try:
             yield chaos
         finally:
@@ -234,7 +230,10 @@ def a_run(orch: Orch, nodes: Sequence[str], seed: int, *, small_disk: bool) -> I
             orch("clean", run_id)
         for name in nodes:
             left = on_node(
-                name, "sh", "-c", f"docker ps -aq --filter label=orch.run_id={run_id}; pgrep -f '[t]rainer'; :"
+                name,
+                "sh",
+                "-c",
+                f"docker ps -aq --filter label=orch.run_id={run_id}; pgrep -f '[t]rainer|[t]rain.py'; :",
             )
             assert left == "", f"left on {name}: {left}"
     finally:
@@ -268,10 +267,12 @@ def shuffled(chaos: Chaos, seconds: float) -> Iterator[str]:
 def as_undisturbed(chaos: Chaos) -> str:
     """Compares all losses with those of a run of as many steps in peace. To be called when the nodes are free again."""
     told, steps = chaos.losses, max(chaos.losses)
-    words = ("--", *WORDS, "--max-steps", str(steps))
-    with underway(chaos.orch, *words, nodes=",".join(chaos.nodes), name="peace") as calm:
-        assert calm.end(1800) == 0, calm.said()
-        losses = calm.losses()
+    if chaos.program is PROBE:
+        losses = train.losses([len(chaos.nodes)] * steps)
+    else:
+        with underway(chaos.orch, *chaos.program.until(steps), nodes=",".join(chaos.nodes), name="peace") as calm:
+            assert calm.end(1800) == 0, calm.said()
+            losses = calm.losses()
     different = sorted(step for step in told if told[step] != losses[step])
     assert not different, f"{len(different)} of {len(told)} losses differ, from step {different[0]} on"
     ended_mute = [fault for fault in chaos.faults if fault.what in TAKES_LINES_ALONG]

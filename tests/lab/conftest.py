@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.lab.host import FOLDER_LABEL, LABEL, NODE_LABEL
 from orchestrator.plan.image import DEFAULT_BASE
 from tests.conftest import Figure, only_builder
 from tests.json_output import json_data
@@ -126,19 +128,11 @@ def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[O
         yield command
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[Orch]:
-    """A Slurm cluster of three nodes for all tests, its inventory and state in a folder of its own."""
-    from tests.lab.slurm_jobs import a_cluster  # which imports this module
-
-    with a_cluster(tmp_path_factory.mktemp("cluster"), figure) as command:
-        yield command
-
-
 def link_images(source: str, machines: Sequence[str]) -> None:
-    """Give machines that are switched off the images of another one, as hard links. An engine that unpacks the image
-    takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a container's name.
-    It may be at work: only layers of images are linked, for those of its containers come and go in the meantime.
+    """Give machines that are switched off, or not made yet, the images of another one, as hard links. An engine that
+    unpacks the image takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a
+    container's name. It may be at work: only layers of images are linked, for those of its containers come and go in
+    the meantime.
     """
     root = subprocess.run(
         ["docker", "info", "--format", "{{.DockerRootDir}}"], capture_output=True, text=True, check=True
@@ -165,14 +159,42 @@ def link_images(source: str, machines: Sequence[str]) -> None:
     )
 
 
-def machine_with_images() -> str:
-    """A machine of another worker's lab, or "" if there is none. Workers ask one at a time, before making their own. A
-    Slurm cluster has machines of that name, too, and no image on them."""
-    ended = subprocess.run(
-        ["docker", "ps", "--filter", "name=^orch-orchtest(gw[0-9]+)?-alpha$", "--format", "{{.Names}}"],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    return next(iter(ended.stdout.split()), "")
+@dataclass(frozen=True)
+class Prepared:
+    """A lab of another worker that has all that a launch needs."""
+
+    machine: str
+    """The container of a machine with the images."""
+    data: Path
+
+    @staticmethod
+    def find() -> Prepared | None:
+        """Workers ask one at a time, before they make their own. A Slurm cluster has machines of that name, too, and no
+        image on them."""
+        words = (
+            "--filter",
+            "name=^orch-orchtest(gw[0-9]+)?-alpha$",
+            "--format",
+            f'{{{{.Names}}}} {{{{.Label "{FOLDER_LABEL}"}}}}',
+        )
+        ended = subprocess.run(["docker", "ps", *words], capture_output=True, text=True, check=True, timeout=60)
+        found = [line.split() for line in ended.stdout.splitlines()]
+        made = [Prepared(name, Path(folder).parents[2] / "Data") for name, folder in found]
+        return next((one for one in made if (one.data / "manifest.json").exists()), None)
+
+    def hand_on(self, folder: Path, names: Sequence[str]) -> None:
+        """Data for this folder, and disks with the images for machines that `orch lab up` will make there."""
+        shutil.copytree(self.data, folder / "Data")
+        for name in names:
+            marks = {LABEL: LAB, FOLDER_LABEL: folder / "state" / "orch" / "lab", NODE_LABEL: name}
+            words = [word for mark, value in marks.items() for word in ("--label", f"{mark}={value}")]
+            subprocess.run(
+                ["docker", "volume", "create", *words, f"orch-{LAB}-{name}"],
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+        link_images(self.machine, names)
 
 
 @contextmanager
@@ -197,17 +219,18 @@ def a_lab(folder: Path, nodes: int, figure: Callable[[str], None]) -> Iterator[O
     make("lab", "down", "--yes", "--name", LAB)
     try:
         with only_builder():
-            source = machine_with_images()
-            make("lab", "up", "--nodes", str(nodes), "--name", LAB)
-            names = [node["name"] for node in make("lab", "status", "--json").json["nodes"]]
-            if not source:
-                source = f"orch-{LAB}-{names[0]}"
-                make("build", "--profile", "cpu", "--yes", "--nodes", names.pop(0))
-            if names:
-                make("lab", "kill", *names)
-                link_images(source, names)
-                make("lab", "start", *names)
-            make("prepare", "--vocab-size", "2048")
+            names, up = NAMES[:nodes], ("lab", "up", "--nodes", str(nodes), "--name", LAB)
+            if prepared := Prepared.find():
+                prepared.hand_on(folder, names)
+                make(*up)
+            else:
+                make(*up)
+                make("build", "--profile", "cpu", "--yes", "--nodes", names[0])
+                if others := names[1:]:
+                    make("lab", "kill", *others)
+                    link_images(f"orch-{LAB}-{names[0]}", others)
+                    make("lab", "start", *others)
+                make("prepare", "--vocab-size", "2048")
         yield command
     finally:
         command("lab", "down", "--yes")

@@ -1,8 +1,7 @@
-"""Checkpoints of a real run: seen, copied to another machine, verified, fetched, exported, gone on from there."""
+"""Checkpoints of a real run: seen, copied to another machine, verified, fetched, gone on from there."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from tests.conftest import Figure
-from tests.lab.conftest import TINY, Orch, on_node
+from tests.lab.conftest import Orch, on_node
+from tests.lab.underway import PROBE
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def run(orch: Orch) -> str:
     """A run of two nodes that has ended, with checkpoints at 4, 8 and 12 on alpha."""
-    steps = ("--max-steps", "12", "--checkpoint-every", "4", "--keep-checkpoints", "3")
-    done = orch.launch("--name", "kept", "--", *TINY, *steps, nodes="alpha,beta")
+    done = orch.launch("--name", "kept", "--data", "Data", *PROBE.until(12, "4"), nodes="alpha,beta")
     assert done.code == 0, done.out + done.err
     return str(orch("checkpoints", "ls", "kept", "--json").json["checkpoints"][0]["run_id"])
 
@@ -80,29 +79,17 @@ def test_damage_is_found_and_the_other_copy_is_taken(orch: Orch, run: str, tmp_p
     assert orch("checkpoints", "verify", run).code == 0
 
 
-def test_the_weights_come_as_safetensors(orch: Orch, run: str, tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    done = orch("checkpoints", "export", run, "--step", "12", "--to", str(file), "--json")
-    assert done.code == 0, done.err
-    length = int.from_bytes(file.read_bytes()[:8], "little")
-    tensors = json.loads(file.read_bytes()[8 : 8 + length])
-    assert len(tensors) > 5
-    assert done.json["bytes"] == file.stat().st_size
-    assert ".export-" not in on_node("alpha", "ls", "-a", f"/home/orch/orch/lab/runs/{run}")
-    assert on_node("alpha", "docker", "ps", "-aq", "--filter", "label=orch.purpose=export") == ""
-
-
 def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: str, figure: Figure) -> None:
     done = orch("checkpoints", "prune", run, "--keep", "1", "--yes", "--json")
     assert done.code == 0, done.err
     assert {one["step"] for one in done.json["removed"]} == {4, 8}
     for name in ("gamma", "delta"):  # as machines that never had a run
         on_node(name, "rm", "-rf", "/home/orch/orch/lab/data")
-    resumed = orch("resume", run, "--yes", "--nodes", "beta,gamma", "--replicas", "0", "--", *TINY, "--max-steps", "14")
+    resumed = orch("resume", run, "--yes", "--nodes", "beta,gamma", "--replicas", "0", "--", *PROBE.command, "14")
     assert resumed.code == 0, resumed.out + resumed.err
     assert "gamma: data copied" in resumed.err
     assert "step-00000014" in on_node("beta", "ls", f"/home/orch/orch/lab/runs/{run}/checkpoints")
-    moved = orch("resume", run, "--yes", "--nodes", "delta", "--", *TINY, "--max-steps", "16")
+    moved = orch("resume", run, "--yes", "--nodes", "delta", "--", *PROBE.command, "16")
     assert moved.code == 0, moved.out + moved.err
     assert "delta: step-00000014 from beta" in moved.err
     steps = on_node("delta", "ls", f"/home/orch/orch/lab/runs/{run}/checkpoints").split()
@@ -114,7 +101,7 @@ def test_machines_that_lost_all_go_on_from_what_was_pulled(orch: Orch, run: str,
     assert orch("checkpoints", "pull", run, "--to", str(tmp_path)).code == 0
     for name in ("alpha", "beta", "gamma", "delta"):
         on_node(name, "rm", "-rf", f"/home/orch/orch/lab/runs/{run}/checkpoints")
-    resume = ("resume", run, "--yes", "--", *TINY, "--max-steps", "18")
+    resume = ("resume", run, "--yes", "--", *PROBE.command, "18")
     refused = orch(*resume)
     assert (refused.code, f"orch checkpoints push {run}" in refused.err) == (4, True)
     pushed = orch("checkpoints", "push", run, "--from", str(tmp_path))

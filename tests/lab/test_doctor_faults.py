@@ -16,7 +16,6 @@ from tests.lab.faults.table import BATCHES
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-FASTER_THAN_S = 60
 ALL = [(batch, fault) for batch, faults in BATCHES.items() for fault in faults]
 ONLY = {"a slow link": ("--only", "reach")}
 """What is asked where the link itself would make the rest slow."""
@@ -76,7 +75,6 @@ def test_a_fault_is_found_and_named_with_its_fix(seen: LookAt, batch: str, fault
     (finding,) = told
     assert fault.fix in finding["fix"]
     assert fault.says in finding["message"]
-    assert found.seconds < FASTER_THAN_S
 
 
 @pytest.mark.parametrize("batch", BATCHES)

@@ -11,36 +11,32 @@ import pytest
 from tests.conftest import Figure
 from tests.lab import underway as faults
 from tests.lab.conftest import NAMES, Orch, on_node, running_on
-from tests.lab.underway import EXACT, Underway, underway
+from tests.lab.probe import train
+from tests.lab.underway import EVERY, PROBE, TORCH, Underway, underway
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 THREE = NAMES[:3]
-WORDS = (
-    *EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", "20", "--prompt", "",
-)  # fmt: skip
-"""With a constant rate, a step's loss does not depend on where the training ends."""
-QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=12", "--max-restarts", "20")
+FOR_EVER = 100_000
+FROZEN = ("--env", "ORCH_FROZEN_S=6", "--max-restarts", "20")
+QUICK = (*FROZEN, "--env", "ORCH_SILENCE_S=12")
 """Patience of a test."""
 
 
 @pytest.fixture(scope="module")
 def run(orch: Orch) -> Iterator[Underway]:
-    """The run that all faults of this file hit, one after the other."""
-    words = (*QUICK, "--", *WORDS, "--max-steps", "100000")
-    with underway(orch, *words, nodes=",".join(THREE), name="hard") as run:
+    """The run that the faults of this file hit, one after the other."""
+    with underway(orch, *QUICK, *PROBE.until(FOR_EVER), nodes=",".join(THREE), name="hard") as run:
         yield run
 
 
 @pytest.fixture(scope="module")
-def undisturbed(orch: Orch, run: Underway) -> dict[int, float]:
-    """The losses of as many steps without a fault; the run with the faults is stopped first."""
+def training(orch: Orch, run: Underway) -> Iterator[Underway]:
+    """A training that is hit as well, with the usual patience with a silent node; the other run is stopped first."""
     stopped = orch("stop", run.run_id)
     assert stopped.code == 0, stopped.err
-    steps = str(max(run.losses()))
-    with underway(orch, "--", *WORDS, "--max-steps", steps, nodes=",".join(THREE), name="calm") as calm:
-        assert calm.end() == 0, calm.said()
-        return calm.losses()
+    with underway(orch, *FROZEN, *TORCH.until(FOR_EVER), nodes=",".join(THREE), name="exact") as training:
+        yield training
 
 
 def until_a_new_checkpoint(run: Underway) -> None:
@@ -56,12 +52,17 @@ def recovers(run: Underway, at: float) -> float:
     kept = max((int(told.values["step"]) for told in before if told.kind == "checkpoint"), default=0)
     assert int(resumed.values["step"]) >= kept
     reached = int([told for told in before if told.kind == "step"][-1].values["step"])
-    assert reached - int(resumed.values["step"]) < 2 * 20, "more than what was being written"
+    assert reached - int(resumed.values["step"]) < 2 * EVERY, "more than what was being written"
     return seconds
 
 
+def is_named(run: Underway, node: str, at: float) -> None:
+    again = next(told for told in run.events("restarting") if told.at > at)
+    assert again.values["node"] == node
+    assert again.values["outcome"] == "infrastructure"
+
+
 BREAK: dict[str, tuple[str, Callable[[str], float]]] = {
-    "17 master killed": ("alpha", lambda node: faults.send(node, "KILL", faults.TORCHRUN)),
     "18 worker killed": ("gamma", lambda node: faults.send(node, "KILL", faults.RANK)),
     "19 container killed": ("beta", faults.kill_container),
     "20 worker frozen": ("beta", lambda node: faults.send(node, "STOP", faults.RANK)),
@@ -74,9 +75,7 @@ def test_what_breaks_is_restarted_from_the_last_checkpoint(run: Underway, row: s
     until_a_new_checkpoint(run)
     at = fault(node)
     seconds = recovers(run, at)
-    again = next(told for told in run.events("restarting") if told.at > at)
-    assert again.values["node"] == node
-    assert again.values["outcome"] == "infrastructure"
+    is_named(run, node, at)
     figure(f"{row}: next step after {seconds:.0f} s")
 
 
@@ -101,58 +100,62 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, figure: Figure) -> 
     figure(f"16 network cut for {time.time() - at:.0f} s: next step after {recovers(run, at):.0f} s")
 
 
-def test_a_bit_flipped_in_the_newest_checkpoint_is_found(run: Underway) -> None:
-    until_a_new_checkpoint(run)
-    at = faults.send("alpha", "STOP", faults.RANK)  # no newer checkpoint may be written in between
-    flipped = faults.flip_a_bit("alpha", run.run_id)
-    run.until(lambda: any(told.at > at for told in run.events("resumed")), "a restart")
-    resumed = next(told for told in run.events("resumed") if told.at > at)
-    assert int(resumed.values["step"]) < int(flipped.removeprefix("step-"))
-    assert f"{flipped}: state.pt has changed since it was written" in run.said()
-    run.back_after(at)
-
-
-def test_after_all_faults_the_losses_are_those_of_an_undisturbed_run(
-    run: Underway, undisturbed: dict[int, float]
-) -> None:
-    told = run.losses()
+def test_after_these_faults_the_losses_are_those_of_an_undisturbed_run(run: Underway) -> None:
+    told, undisturbed = run.losses(), train.losses([len(THREE)] * max(run.losses()))
     assert told == {step: undisturbed[step] for step in told}
-    mute = 20 * (len(BREAK) + 3)
-    assert len(told) > len(undisturbed) - mute, "only what ranks said last, to a torchrun that was dead, may be lost"
+    mute = EVERY * (len(BREAK) + 2)
+    assert len(told) > len(undisturbed) - mute, "only what ranks said last, with nobody there to read it, may be lost"
 
 
-def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, undisturbed: dict[int, float]) -> None:
+def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, training: Underway) -> None:
     """Shorter than the patience with a silent node, which is a minute as it comes."""
-    with underway(orch, "--", *WORDS, "--max-steps", "100000", nodes=",".join(THREE), name="short") as run:
-        run.until_step(10)
-        assert orch("lab", "cut", "beta").code == 0
-        try:
-            run.until(lambda: run.events("stalled"), "word of the silence")
-        finally:
-            assert orch("lab", "heal", "beta").code == 0
-        run.until_step(run.record.step() + 20)
-        assert not run.events("restarting"), run.said()
-        told = {step: loss for step, loss in run.losses().items() if step in undisturbed}
-        assert len(told) >= 20
-        assert told == {step: undisturbed[step] for step in told}
+    training.until_step(10)
+    assert orch("lab", "cut", "beta").code == 0
+    try:
+        training.until(lambda: training.events("stalled"), "word of the silence")
+    finally:
+        assert orch("lab", "heal", "beta").code == 0
+    training.until_step(training.record.step() + EVERY)
+    assert not training.events("restarting"), training.said()
 
 
-def test_an_error_of_the_users_ends_all_without_the_controller(
-    orch: Orch, figure: Figure, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Nobody watches; the whole run is down, and any node's log names the cause."""
-    code = tmp_path_factory.mktemp("code")
-    (code / "train.py").write_text(
-        "import os, time, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "for step in range(10_000):\n"
-        "    dist.all_reduce(torch.ones(10))\n"
-        "    time.sleep(0.05)\n"
-        "    if dist.get_rank() == 1 and os.path.exists('fail'):\n"
-        "        raise KeyError('label')\n"
+def test_a_training_whose_torchrun_was_killed_resumes(training: Underway, figure: Figure) -> None:
+    until_a_new_checkpoint(training)
+    at = faults.send("alpha", "KILL", faults.TORCHRUN)
+    seconds = recovers(training, at)
+    is_named(training, "alpha", at)
+    figure(f"17 master killed: next step after {seconds:.0f} s")
+
+
+def test_a_bit_flipped_in_the_newest_checkpoint_is_found(training: Underway) -> None:
+    until_a_new_checkpoint(training)
+    at = faults.send("alpha", "STOP", faults.RANK)  # no newer checkpoint may be written in between
+    flipped = faults.flip_a_bit("alpha", training.run_id)
+    training.until(lambda: any(told.at > at for told in training.events("resumed")), "a restart")
+    resumed = next(told for told in training.events("resumed") if told.at > at)
+    assert int(resumed.values["step"]) < int(flipped.removeprefix("step-"))
+    assert f"{flipped}: state.pt has changed since it was written" in training.said()
+    training.back_after(at)
+
+
+def test_after_all_this_the_losses_are_those_of_an_undisturbed_training(orch: Orch, training: Underway) -> None:
+    """Bit by bit."""
+    stopped = orch("stop", training.run_id)
+    assert stopped.code == 0, stopped.err
+    told = training.losses()
+    with underway(orch, *TORCH.until(max(told)), nodes=",".join(THREE), name="calm") as calm:
+        assert calm.end() == 0, calm.said()
+        undisturbed = calm.losses()
+    assert told == {step: undisturbed[step] for step in told}
+    assert len(told) > len(undisturbed) - 2 * EVERY, (
+        "only what ranks said last, to a torchrun that was dead, may be lost"
     )
-    words = ("--nodes", ",".join(THREE), "--name", "own", "--workdir", str(code), "--detach", "--no-supervise", "--yes")
-    launched = orch("launch", *words, "--", "python", "train.py")
+
+
+def test_an_error_of_the_users_ends_all_without_the_controller(orch: Orch, figure: Figure) -> None:
+    """Nobody watches; the whole run is down, and any node's log names the cause."""
+    words = ("--nodes", ",".join(THREE), "--name", "own", "--detach", "--no-supervise", "--yes")
+    launched = orch("launch", *words, *PROBE.until(FOR_EVER))
     assert launched.code == 0, launched.err
     run_id = launched.out.split()[0]
     try:
@@ -160,7 +163,7 @@ def test_an_error_of_the_users_ends_all_without_the_controller(
         while '"generation"' not in orch("logs", run_id).out + orch("logs", run_id, "--json").out:
             assert time.monotonic() < deadline
         began = time.monotonic()
-        on_node("beta", "touch", f"{faults.FOLDER}/runs/{run_id}/code/fail")
+        on_node("beta", "touch", f"{faults.FOLDER}/runs/{run_id}/code/{train.FAIL}")
         while any(running_on(name) for name in THREE):
             assert time.monotonic() - began < 60, "it does not end"
         seconds = time.monotonic() - began

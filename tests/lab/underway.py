@@ -15,14 +15,53 @@ from typing import Any
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.specs.run_events import RunLine
 from tests.lab.conftest import LAB, Orch, on_node
+from tests.lab.probe import train
 
 FOLDER = "/home/orch/orch/lab"
-TORCHRUN, RANK, SUPERVISOR = "trainer.agent.torchrun", "-m trainer gpt2", "trainer.agent --nodes"
+TORCHRUN, RANK, SUPERVISOR = "torchrun", "rank", "supervisor"
+"""Kinds of processes."""
+_PROCESSES = {
+    "docker-init": "",
+    "trainer.agent --nodes": SUPERVISOR,
+    "trainer.agent.torchrun": TORCHRUN,
+    "-m trainer gpt2": RANK,
+    "python train.py": RANK,
+}
+"""Kind of a process by words of its command line; the first that are found count."""
 LOOK_S = 0.2
+EVERY = 20
+"""Steps between checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What the ranks of a run execute."""
+
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    """Of the launch."""
+
+    def until(self, step: int, *more: str) -> tuple[str, ...]:
+        """Last words of a launch."""
+        return (*self.options, "--", *self.command, str(step), *more)
+
+
 EXACT = (
     "gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", "--sync", "int8", "--shares", "equal",
 )  # fmt: skip
 """Nothing hangs on a measurement: the same again, bit for bit."""
+TORCH = Program(
+    command=(
+        *EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", str(EVERY),
+        "--prompt", "", "--max-steps",
+    ),
+)  # fmt: skip
+"""With a constant rate, a step's loss does not depend on where the training ends."""
+PROBE = Program(
+    command=("sh", "-c", 'exec python train.py "$@"', "rank"),
+    options=("--workdir", str(Path(train.__file__).parent)),
+)
+"""A rank without torch, for what is to be known of agents, supervisor and controller alone."""
 
 
 @dataclass(frozen=True)
@@ -156,21 +195,17 @@ def _told(line: RunLine) -> Told | None:
 # ── Faults ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def pids(node: str, words: str) -> list[str]:
-    """Processes of the run's container there, by what their command line holds; in the node's own numbers."""
+def pids(node: str, kind: str) -> list[str]:
+    """Processes of this kind in the run's container there, in the node's own numbers."""
     lines = on_node(node, "docker", "top", "orch-run", "-eo", "pid,args").splitlines()[1:]
-    own = [line for line in lines if words in line and "docker-init" not in line]
-    if words == RANK:
-        own = [line for line in own if TORCHRUN not in line and SUPERVISOR not in line]
-    if words == TORCHRUN:
-        own = [line for line in own if SUPERVISOR not in line]
-    return [line.split()[0] for line in own]
+    kinds = {line.split()[0]: next((of for words, of in _PROCESSES.items() if words in line), "") for line in lines}
+    return [pid for pid, of in kinds.items() if of == kind]
 
 
-def send(node: str, signal: str, words: str) -> float:
+def send(node: str, signal: str, kind: str) -> float:
     """A signal to these processes; the time just before."""
-    found = pids(node, words)
-    assert found, f"{node} runs no {words}"
+    found = pids(node, kind)
+    assert found, f"{node} runs no {kind}"
     at = time.time()
     on_node(node, "kill", f"-{signal}", *found)
     return at
