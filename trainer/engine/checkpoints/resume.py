@@ -7,7 +7,7 @@ whatever a peer sends.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
 Say = Callable[[str], None]
+NAMED = 8
+"""Tensors that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +102,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
     if heard["step"] and not group.alone:
         trained.remember(heard)
-        for tensor in trained.model.state_dict().values():
-            group.broadcast(tensor)
-        for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
-            group.broadcast(tensor)
+        _send_tensors(trained, group)
     sync = heard["manner"].get("sync", "")
     return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
@@ -154,27 +153,78 @@ def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     return own[0] if own else None
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer, *, filled: bool) -> list[Tensor]:
-    """The optimizer's tensors in the order of its parameters, the same on every rank.
+def _send_tensors(trained: TrainState, group: Group) -> None:
+    """Rank 0's tensors, and the settings of its optimizer's groups, to all ranks.
 
-    An optimizer makes them at its first step. Where nothing was loaded, a step with learning rate 0 and no
-    gradient does it without moving a weight.
+    A weight has a state once it had a gradient: the others make one for those for which rank 0 has loaded one.
+    ConfigurationError: the tensors of a rank differ in name, shape or type.
     """
-    if not filled:
-        rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-    settle(optimizer)
+    optimizer = trained.optimizer
+    mine = _tensors(trained)
+    own = {"settings": [_settings(group) for group in optimizer.param_groups], "tensors": _forms(mine)}
+    theirs = json.loads(group.broadcast_text(json.dumps(own)))
+    if group.place.rank:
+        for settings, received in zip(optimizer.param_groups, theirs["settings"], strict=False):
+            settings.update((key, tuple(one) if isinstance(one, list) else one) for key, one in received.items())
+        _make_state(trained, theirs["tensors"])
+        mine = _tensors(trained)
+    differing = _differing(theirs["tensors"], _forms(mine))
+    ranks = [str(rank) for rank, differs in enumerate(group.all_gather_scalar(float(bool(differing)))) if differs]
+    if ranks:
+        subject = f"{group.place.name} cannot take over rank 0's state:\n  " + "\n  ".join(differing[:NAMED])
+        other = f"rank {', '.join(ranks)} cannot take over rank 0's state: see the message there"
+        raise ConfigurationError(subject if differing else other)
+    for name in theirs["tensors"]:
+        group.broadcast(mine[name])
+
+
+def _tensors(trained: TrainState) -> dict[str, Tensor]:
+    """All that is to be the same on all ranks, by name: the model's, then the state of each of its weights."""
+    settle(trained.optimizer)
+    found = {name: value for name, value in trained.model.state_dict().items() if isinstance(value, Tensor)}
+    for name, parameter in _parameters(trained):
+        state = trained.optimizer.state.get(parameter, {})
+        found |= {f"{key} of {name}": one for key, one in sorted(state.items()) if isinstance(one, Tensor)}
+    return found
+
+
+def _parameters(trained: TrainState) -> list[tuple[str, nn.Parameter]]:
+    names = {id(parameter): name for name, parameter in trained.model.named_parameters()}
+    everyone = [parameter for group in trained.optimizer.param_groups for parameter in group["params"]]
+    return [(names.get(id(one), f"parameter {number}"), one) for number, one in enumerate(everyone)]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float | str | tuple | None)}
+
+
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for name, one in tensors.items()}
+
+
+def _differing(theirs: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
+    """Each tensor that is another than rank 0's, with both shapes."""
     return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        for _, value in sorted(optimizer.state[parameter].items())
-        if isinstance(value, Tensor)
+        f"{name}: {theirs.get(name, 'nothing')} on rank 0, {own.get(name, 'nothing')} here"
+        for name in dict.fromkeys((*theirs, *own))
+        if theirs.get(name) != own.get(name)
     ]
+
+
+def _make_state(trained: TrainState, wanted: Collection[str]) -> None:
+    """Make a state for each weight for which rank 0 has one.
+
+    An optimizer makes it at the first gradient: a step with learning rate 0 and gradients of zero moves no weight.
+    """
+    optimizer = trained.optimizer
+    with_state = {name.partition(" of ")[2] for name in wanted}
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for name, parameter in _parameters(trained):
+        if name in with_state:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
