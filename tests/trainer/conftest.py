@@ -54,6 +54,8 @@ NEED_TORCH = [
     "seed_defaults",
     "reporters",
     "resume_exactly",
+    "resume_state",
+    "waiting_start",
     "trainer_security",
     "sample_order",
     "saving",

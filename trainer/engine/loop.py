@@ -139,8 +139,7 @@ def _loop(setup: TrainingSetup | None) -> None:
         evaluator = Evaluator(setup, reporter.reporters)
         checkpointer.notify = reporter.reporters.checkpoint
         figures = StepFigures(setup, checkpointer, reporter)
-        if figures.late:
-            fill_momentum(optimizer)
+        fill_momentum(optimizer)
         run.stop.has_step = True
         while step < final_step and not figures.stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────

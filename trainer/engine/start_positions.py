@@ -41,7 +41,8 @@ def naming_awaited(group: Group) -> Iterator[None]:
         ended.set()
         if not classify_exception(error).lost_peer:
             raise
-        raise TrainerError(f"{error}; {_awaited(group, group.store)}") from error
+        explained = TrainerError(f"{error}; {_awaited(group, group.store)}")
+        raise explained.with_traceback(error.__traceback__) from error
     finally:
         ended.set()
 
