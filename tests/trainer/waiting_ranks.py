@@ -29,7 +29,7 @@ ENDS_S = 30.0
 
 
 class Late(Observed):
-    """Rank 0 stays where its optimizer is to be made; rank 1 continues to the next collective, which is the resume's."""
+    """Rank 0 stays where its optimizer is to be made; rank 1 continues to the next collective, the resume's."""
 
     def parameter_groups(self) -> None:
         if os.environ["RANK"] == "0":

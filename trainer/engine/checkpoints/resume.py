@@ -7,7 +7,7 @@ whatever a peer sends.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,11 @@ from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.optimizer import LossScaler, load_optimizer, settle
+from trainer.engine.weights import send_tensors
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
 Say = Callable[[str], None]
-NAMED = 8
-"""Tensors that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +94,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
             refusal = error
     # As JSON: whatever would unpickle here would run what a peer sends.
     told = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
+    told |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
     heard = json.loads(group.broadcast_text(json.dumps(told)))
     if refusal:
         raise refusal
@@ -102,7 +102,9 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
     if heard["step"] and not group.alone:
         trained.remember(heard)
-        _send_tensors(trained, group)
+        if group.place.rank:
+            _prepare_optimizer(trained, heard["settings"], heard["states"])
+        send_tensors(_tensors(trained), group)
     sync = heard["manner"].get("sync", "")
     return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
@@ -153,29 +155,29 @@ def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     return own[0] if own else None
 
 
-def _send_tensors(trained: TrainState, group: Group) -> None:
-    """Rank 0's tensors, and the settings of its optimizer's groups, to all ranks.
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float | str | tuple | None)}
 
-    A weight has a state once it had a gradient: the others make one for those for which rank 0 has loaded one.
-    ConfigurationError: the tensors of a rank differ in name, shape or type.
+
+def _prepare_optimizer(trained: TrainState, settings: Sequence[dict[str, Any]], states: Collection[str]) -> None:
+    """Give the optimizer rank 0's settings, and a state to each weight for which rank 0 has loaded one.
+
+    An optimizer makes it at the first gradient: a step with learning rate 0 and gradients of zero moves no weight.
     """
     optimizer = trained.optimizer
-    mine = _tensors(trained)
-    own = {"settings": [_settings(group) for group in optimizer.param_groups], "tensors": _forms(mine)}
-    theirs = json.loads(group.broadcast_text(json.dumps(own)))
-    if group.place.rank:
-        for settings, received in zip(optimizer.param_groups, theirs["settings"], strict=False):
-            settings.update((key, tuple(one) if isinstance(one, list) else one) for key, one in received.items())
-        _make_state(trained, theirs["tensors"])
-        mine = _tensors(trained)
-    differing = _differing(theirs["tensors"], _forms(mine))
-    ranks = [str(rank) for rank, differs in enumerate(group.all_gather_scalar(float(bool(differing)))) if differs]
-    if ranks:
-        subject = f"{group.place.name} cannot take over rank 0's state:\n  " + "\n  ".join(differing[:NAMED])
-        other = f"rank {', '.join(ranks)} cannot take over rank 0's state: see the message there"
-        raise ConfigurationError(subject if differing else other)
-    for name in theirs["tensors"]:
-        group.broadcast(mine[name])
+    for name, parameter in _parameters(trained):
+        if name in states:
+            parameter.grad = torch.zeros_like(parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, theirs in zip(optimizer.param_groups, settings, strict=True):
+        group.update((key, tuple(value) if isinstance(value, list) else value) for key, value in theirs.items())
+
+
+def _with_state(trained: TrainState) -> list[str]:
+    return [name for name, parameter in _parameters(trained) if _state_of(parameter, trained.optimizer)]
 
 
 def _tensors(trained: TrainState) -> dict[str, Tensor]:
@@ -183,48 +185,17 @@ def _tensors(trained: TrainState) -> dict[str, Tensor]:
     settle(trained.optimizer)
     found = {name: value for name, value in trained.model.state_dict().items() if isinstance(value, Tensor)}
     for name, parameter in _parameters(trained):
-        state = trained.optimizer.state.get(parameter, {})
-        found |= {f"{key} of {name}": one for key, one in sorted(state.items()) if isinstance(one, Tensor)}
+        found |= {f"{key} of {name}": value for key, value in _state_of(parameter, trained.optimizer).items()}
     return found
 
 
-def _parameters(trained: TrainState) -> list[tuple[str, nn.Parameter]]:
+def _parameters(trained: TrainState) -> list[tuple[str, Tensor]]:
+    """The optimizer's, in its order, by their names in the model."""
     names = {id(parameter): name for name, parameter in trained.model.named_parameters()}
     everyone = [parameter for group in trained.optimizer.param_groups for parameter in group["params"]]
     return [(names.get(id(one), f"parameter {number}"), one) for number, one in enumerate(everyone)]
 
 
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if isinstance(value, bool | int | float | str | tuple | None)}
-
-
-def _forms(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for name, one in tensors.items()}
-
-
-def _differing(theirs: Mapping[str, str], own: Mapping[str, str]) -> list[str]:
-    """Each tensor that is another than rank 0's, with both shapes."""
-    return [
-        f"{name}: {theirs.get(name, 'nothing')} on rank 0, {own.get(name, 'nothing')} here"
-        for name in dict.fromkeys((*theirs, *own))
-        if theirs.get(name) != own.get(name)
-    ]
-
-
-def _make_state(trained: TrainState, wanted: Collection[str]) -> None:
-    """Make a state for each weight for which rank 0 has one.
-
-    An optimizer makes it at the first gradient: a step with learning rate 0 and gradients of zero moves no weight.
-    """
-    optimizer = trained.optimizer
-    with_state = {name.partition(" of ")[2] for name in wanted}
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for name, parameter in _parameters(trained):
-        if name in with_state:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+def _state_of(parameter: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state.get(parameter, {})  # by `[]` there would be an empty one
+    return {key: value for key, value in sorted(state.items()) if isinstance(value, Tensor)}
