@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-
-from torch.distributed.distributed_c10d import Store
+from dataclasses import replace
 
 from trainer.agent import heartbeat
 from trainer.agent.rank_exit import classify_exception
@@ -33,43 +32,45 @@ def naming_awaited(group: Group) -> Iterator[None]:
         return
     ended = threading.Event()
     # Connections of its own: the main thread's may be in use for as long as it waits.
-    own_store = group.store.clone()  # type: ignore[attr-defined]  # torch's own gap
-    threading.Thread(target=_note, args=(group, own_store, ended), daemon=True, name="positions").start()
+    noting = replace(group, store=group.store.clone())  # type: ignore[attr-defined]  # torch's own gap
+    threading.Thread(target=_note, args=(noting, ended), daemon=True, name="positions").start()
     try:
         yield
     except RuntimeError as error:
         ended.set()
         if not classify_exception(error).lost_peer:
             raise
-        explained = TrainerError(f"{error}; {_awaited(group, group.store)}")
+        explained = TrainerError(f"{error}; {_awaited(group)}")
         raise explained.with_traceback(error.__traceback__) from error
     finally:
         ended.set()
 
 
-def _note(group: Group, store: Store, ended: threading.Event) -> None:
+def _note(group: Group, ended: threading.Event) -> None:
     noted = ""
+    assert group.store is not None  # noqa: S101  # a rank alone waits for no other
     with suppress(RuntimeError):  # the store's host is gone: the collectives fail, too
         while not ended.is_set():
             if (now := _position()) != noted:
-                store.set(_key(group.place.rank), f"({group.place.label}): {now}")
+                group.store.set(_key(group.place.rank), f"({group.place.label}): {now}")
                 noted = now
             ended.wait(EVERY_S)
 
 
-def _awaited(group: Group, store: Store) -> str:
+def _awaited(group: Group) -> str:
     own, everyone = _position(), range(group.place.world_size)
     here = f"{group.place.name} waited at {own}"
     try:
-        noted = {rank: _read(store, rank) for rank in everyone if rank != group.place.rank}
+        noted = {rank: _read(group, rank) for rank in everyone if rank != group.place.rank}
     except RuntimeError as error:
         return f"{here}; where the others are is not known: {error}"
     elsewhere = [f"rank {rank} {where}" for rank, where in noted.items() if not where.endswith(f": {own}")]
     return f"{here} for {', '.join(elsewhere)}" if elsewhere else f"{here}, as did all other ranks"
 
 
-def _read(store: Store, rank: int) -> str:
-    key = _key(rank)
+def _read(group: Group, rank: int) -> str:
+    key, store = _key(rank), group.store
+    assert store is not None  # noqa: S101  # a rank alone waits for no other
     return store.get(key)[:LONGEST].decode(errors="replace") if store.check([key]) else "(not begun)"
 
 
