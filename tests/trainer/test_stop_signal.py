@@ -14,6 +14,7 @@ PROGRAM = """
 import ctypes, time
 from trainer.engine.stop_signal import StopSignal
 with StopSignal({one_wish_s}) as stop:
+    stop.has_step = {has_step}
     print("ready", flush=True)
     while not stop.asked:
         time.sleep(0.01)
@@ -29,8 +30,8 @@ print("left", flush=True)
 def start(child_environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
 
-    def run(*, stubborn: bool, one_wish_s: float = 5) -> subprocess.Popen[str]:
-        program = PROGRAM.format(stubborn=stubborn, one_wish_s=one_wish_s)
+    def run(*, stubborn: bool, one_wish_s: float = 5, has_step: bool = True) -> subprocess.Popen[str]:
+        program = PROGRAM.format(stubborn=stubborn, one_wish_s=one_wish_s, has_step=has_step)
         processes.append(
             subprocess.Popen((sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True)
         )
@@ -60,6 +61,14 @@ def test_a_later_signal_ends_at_once_even_while_the_main_thread_hangs(start, num
     process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == code
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_before_the_first_step_the_first_signal_ends(start, number, code) -> None:
+    process = start(stubborn=True, has_step=False)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, "")
 
 
 def test_signals_that_come_together_are_one(start) -> None:

@@ -25,3 +25,9 @@ def test_the_compressed_exchange_does_too(observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 2, {"unused": "sometimes"}, **COMMON, sync="int8")
     assert run.code == 0, run.err
     assert len(run.losses()) == 4
+
+
+def test_fused_sgd_takes_a_weight_whose_gradient_comes_later_than_others(observe: Any, tmp_path: Path) -> None:
+    """Where the figures decide on the update, too."""
+    run = observe(tmp_path, 1, {"unused": "sometimes"}, **COMMON, optimizer="sgd", on_spike="skip")
+    assert run.code == 0, run.err

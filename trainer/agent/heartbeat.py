@@ -58,14 +58,17 @@ def part(name: str) -> None:
 
 @contextmanager
 def exchange(name: str) -> Iterator[None]:
-    """Note a wait for other ranks: one word."""
+    """Note a wait for other ranks: one word. After a failure it stays, as the place of the failure."""
     thread = threading.get_ident()
     _activity.exchanges[thread] = name
-    try:
-        yield
-        _activity.done += 1  # not after a failure: giving up is no progress
-    finally:
-        _activity.exchanges.pop(thread, None)
+    yield
+    _activity.done += 1
+    _activity.exchanges.pop(thread, None)
+
+
+def position() -> tuple[str, str]:
+    """Part that this process is in, and its collectives; each empty if there is none."""
+    return _activity.part, "+".join(sorted({*_activity.exchanges.copy().values()}))
 
 
 def _beat(path: Path) -> None:
@@ -81,7 +84,7 @@ def _beat(path: Path) -> None:
 
 
 def _line() -> bytes:
-    part, exchanges = _activity.part or "-", "+".join(sorted({*_activity.exchanges.copy().values()})) or "-"
+    part, exchanges = (word or "-" for word in position())
     about = f"{_activity.step:>10} {_activity.done:>12} {part:>{_WIDTH}.{_WIDTH}} {exchanges:>{_WIDTH}.{_WIDTH}}"
     return f"{os.getpid():>10} {time.monotonic():>20.3f} {about}\n".encode()
 

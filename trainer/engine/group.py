@@ -264,7 +264,8 @@ class Group:
         self.all_to_all(probe)
         self.all_gather(probe[0])
         self.all_reduce(probe)
-        torch.cuda.synchronize(self.device)
+        with heartbeat.exchange("connect"):
+            torch.cuda.synchronize(self.device)
 
     def subgroup(self, ranks: Sequence[int]) -> Group | None:
         """The group of these ranks alone, None for the others. To be called by all of these."""

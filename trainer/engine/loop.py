@@ -6,6 +6,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -36,6 +37,7 @@ from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup, begin
+from trainer.engine.start_positions import naming_awaited
 from trainer.engine.step_figures import StepFigures
 from trainer.engine.step_stats import TakenStep
 from trainer.engine.stop_signal import StopSignal
@@ -98,16 +100,21 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
         if options.sdpa != "auto":
             attention.only(options.sdpa)
         events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
-        hardware = agree(hardware, group, auto=options.precision == "auto")
-        events.say(start_line(hardware, place, group.backend, without_gpu=group.without_gpu))
         run = TrainingRun(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
             writer=writer, per_step=per_step, attention=attention,
         )  # fmt: skip
-        group.must_agree("data or options", run.what_must_be_equal())
         # No other reference is kept: a DistributedDataParallel that outlives its process group may hang when that ends.
-        _loop(begin(run))
+        _loop(_begun(run))
         group.mark_finished()
+
+
+def _begun(run: TrainingRun) -> TrainingSetup | None:
+    with naming_awaited(run.group):
+        hardware = agree(run.hardware, run.group, auto=run.options.precision == "auto")
+        run.events.say(start_line(hardware, run.place, run.group.backend, without_gpu=run.group.without_gpu))
+        run.group.must_agree("data or options", run.what_must_be_equal())
+        return begin(replace(run, hardware=hardware))
 
 
 def _loop(setup: TrainingSetup | None) -> None:
@@ -132,8 +139,8 @@ def _loop(setup: TrainingSetup | None) -> None:
         evaluator = Evaluator(setup, reporter.reporters)
         checkpointer.notify = reporter.reporters.checkpoint
         figures = StepFigures(setup, checkpointer, reporter)
-        if figures.late:
-            fill_momentum(optimizer)
+        fill_momentum(optimizer)
+        run.stop.has_step = True
         while step < final_step and not figures.stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1

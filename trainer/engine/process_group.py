@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
 
@@ -30,10 +30,12 @@ def join(place: RankInfo, device: torch.device, backend: str) -> Iterator[Group]
         raise ConfigurationError(f"{place.name}: backend nccl, but torch sees no GPU here; use --backend gloo")
     timeout = timedelta(seconds=place.pg_timeout_s)
     heartbeat.part("join")
+    store: Store | None = None
     try:
         store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
         store.set_timeout(timeout)
-        chosen, without_gpu = _choose_backend(place, device, backend, store)
+        store.set(_device_of(place.rank), f"{device.type} {place.label}")
+        chosen, without_gpu = _choose_backend(place, backend, store)
         # No device is bound to it (device_id): torch would then split each further group from this one (ncclCommSplit),
         # and wait for all ranks to enter that, also for those who are left out of the run.
         dist.init_process_group(
@@ -53,7 +55,7 @@ def join(place: RankInfo, device: torch.device, backend: str) -> Iterator[Group]
     except (RuntimeError, ValueError) as error:
         raise TrainerError(
             f"{place.name} could not join the others at {place.master or 'MASTER_ADDR:MASTER_PORT'}"
-            f" within {place.pg_timeout_s} s: {error}"
+            f" within {place.pg_timeout_s} s: {error}{_missing(place, store)}"
         ) from error
     if present != place.world_size:
         raise TrainerError(f"{place.name}: the first all-reduce counted {present} ranks, not {place.world_size}")
@@ -114,12 +116,23 @@ def expected_backend(place: RankInfo, device: torch.device, backend: str) -> str
     return "gloo" if backend == "auto" and device.type != "cuda" else backend
 
 
-def _choose_backend(place: RankInfo, device: torch.device, backend: str, store: Store) -> tuple[str, tuple[str, ...]]:
+def _missing(place: RankInfo, store: Store | None) -> str:
+    """The ranks that have not come to the store, as the end of a sentence; empty where that is not known."""
+    with suppress(RuntimeError):
+        if missing := [str(rank) for rank in range(place.world_size) if store and not store.check([_device_of(rank)])]:
+            return f"; it waited for rank {', '.join(missing)}"
+    return ""
+
+
+def _device_of(rank: int) -> str:
+    return f"device/{rank}"
+
+
+def _choose_backend(place: RankInfo, backend: str, store: Store) -> tuple[str, tuple[str, ...]]:
     """One backend serves all ranks: nccl only if every one of them has a GPU. With it those that have none, where some
     have one."""
     if backend != "auto":
         return backend, ()
-    store.set(f"device/{place.rank}", f"{device.type} {place.label}")
-    votes = [store.get(f"device/{rank}").decode(errors="replace").split(" ", 1) for rank in range(place.world_size)]
+    votes = [store.get(_device_of(rank)).decode(errors="replace").split(" ", 1) for rank in range(place.world_size)]
     without = tuple(label for kind, label in votes if kind != "cuda")
     return "gloo" if without else "nccl", without if len(without) < len(votes) else ()

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from contract.events import OptionsChosen, TrainingDone, TrainingResumed
 from trainer import option_layers
+from trainer.agent import heartbeat
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.memory import choose_memory
@@ -65,12 +66,15 @@ class TrainingSetup:
 
 def begin(run: TrainingRun) -> TrainingSetup | None:
     """None: there is nothing to train here. To be called by all ranks."""
+    heartbeat.part("memory")
     run, optimizer, cut = _fitted(run)
     options, events = run.options, run.events
     trained = _trained(run, optimizer)
     bench = Bench(run.workload, run.hardware, cut, 0, events)
     choose_attention(run, bench)
+    heartbeat.part("optimizer")
     step_s, shares_muon = _optimizer_s(run, optimizer)
+    heartbeat.part("resume")
     start = resume(trained, run.workload, options, run.group, events.say)
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
@@ -86,6 +90,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     if not options.find_lr:
         compiler.start()
     bench = Bench(run.workload, run.hardware, cut, start.cursor, events, compiler.first_pass)
+    heartbeat.part("plan")
     plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
@@ -95,6 +100,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
         events.warn("left out of this run; it waits for the others' end")
         run.group.wait_finished()
         return None
+    heartbeat.part("sync")
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
     trained.sync_state.update(asdict(plan))
@@ -202,7 +208,10 @@ def _optimizer_s(run: TrainingRun, optimizer: Optimizer) -> tuple[float, bool | 
         shares, told = share_if_faster(muon, run.group)
         if told:
             run.events.say(told)
-    return optimizer_s(run.workload.model, optimizer, run.group), shares
+    step_s = optimizer_s(run.workload.model, optimizer, run.group)
+    if muon:
+        muon.start = muon.start_all  # who trains, and so who shares, is not decided yet
+    return step_s, shares
 
 
 def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
@@ -238,7 +247,6 @@ def _share_muon(run: TrainingRun, trained: TrainState, plan: SyncPlan) -> str:
     muon = muon_of(trained.optimizer)
     if muon is None:
         return ""
-    muon.start = muon.start_all  # a measurement may have shared them among other ranks
     if not _may_share(run, plan.sync):
         return ""
     chosen, told = share_if_faster(muon, run.group, before=plan.shares_muon)

@@ -1,4 +1,5 @@
-"""A wish to stop, by SIGTERM or SIGINT. The loop asks for it; another signal, 5 s later, does not wait for the loop."""
+"""A wish to stop, by SIGTERM or SIGINT. The loop asks for it; neither a signal before the first step nor another one,
+5 s later, waits for the loop."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ class StopSignal:
 
     def __init__(self, one_wish_s: float = ONE_WISH_S) -> None:
         self.asked = False
+        self.has_step = False
+        """Whether the loop runs, which asks and has a step to save. Before, a signal ends the process at once: there is
+        nothing to save, and the start may wait in a collective for a rank that never comes."""
         self._one_wish_s = one_wish_s
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_descriptor = -1
@@ -47,7 +51,7 @@ class StopSignal:
         while received := os.read(descriptor, 1):
             if received[0] in WATCHED:
                 now = time.monotonic()
-                if self.asked and now - first_asked > self._one_wish_s:
+                if not self.has_step or (self.asked and now - first_asked > self._one_wish_s):
                     os._exit(128 + received[0])
                 first_asked = first_asked or now
                 self.asked = True

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import Sync
-from trainer.errors import DriftError
+from trainer.errors import ConfigurationError, DriftError
 
 CHECKED_EVERY = 100
 """Steps between two comparisons of all ranks' weights; they are compared before each checkpoint, too."""
 SUMS = 4
+NAMED = 8
+"""Tensors that a message names at most."""
 FARTHEST = 1e-3
 """Largest difference of two ranks' weights, as a share of their norm. Optimizers round differently on a CPU and a GPU,
 and on two kinds of GPU: about 1e-7 per step, in both directions. Ranks that do not step by the same gradient are
@@ -30,8 +33,29 @@ def share_weights(model: nn.Module, group: Group) -> None:
     state = model.state_dict()
     if not any(group.differing(_digest(state.values()))):
         return
-    for tensor in state.values():
-        group.broadcast(tensor)
+    send_tensors(state, group)
+
+
+def send_tensors(tensors: Mapping[str, Tensor], group: Group) -> None:
+    """Rank 0's values into the others' tensors of the same names. To be called by all ranks.
+
+    ConfigurationError: the tensors of a rank differ in name, shape or type; nothing has been sent then.
+    """
+    own = {name: f"{list(one.shape)} {str(one.dtype).removeprefix('torch.')}" for name, one in tensors.items()}
+    theirs: dict[str, str] = json.loads(group.broadcast_text(json.dumps(own)))
+    differing = [
+        f"{name}: {theirs.get(name, 'none')} on rank 0, {own.get(name, 'none')} here"
+        for name in dict.fromkeys((*theirs, *own))
+        if theirs.get(name) != own.get(name)
+    ]
+    ranks = [str(rank) for rank, differs in enumerate(group.all_gather_scalar(float(bool(differing)))) if differs]
+    if differing:
+        named = "\n  ".join(differing[:NAMED])
+        raise ConfigurationError(f"{group.place.name} has {len(differing)} other tensors than rank 0:\n  {named}")
+    if ranks:
+        raise ConfigurationError(f"rank {', '.join(ranks)} has other tensors than rank 0: see the message there")
+    for name in theirs:
+        group.broadcast(tensors[name])
 
 
 def check_weights_match(sync: Sync, group: Group, step: int) -> None:

@@ -7,7 +7,7 @@ whatever a peer sends.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
 from trainer.engine.optimization.optimizer import LossScaler, load_optimizer, settle
+from trainer.engine.weights import send_tensors
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
 
@@ -93,6 +94,7 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
             refusal = error
     # As JSON: whatever would unpickle here would run what a peer sends.
     told = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
+    told |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
     heard = json.loads(group.broadcast_text(json.dumps(told)))
     if refusal:
         raise refusal
@@ -100,10 +102,9 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
     if heard["step"] and not group.alone:
         trained.remember(heard)
-        for tensor in trained.model.state_dict().values():
-            group.broadcast(tensor)
-        for tensor in _optimizer_tensors(trained.optimizer, filled=group.place.rank == 0):
-            group.broadcast(tensor)
+        if group.place.rank:
+            _prepare_optimizer(trained, heard["settings"], heard["states"])
+        send_tensors(_tensors(trained), group)
     sync = heard["manner"].get("sync", "")
     return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
 
@@ -154,27 +155,47 @@ def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     return own[0] if own else None
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer, *, filled: bool) -> list[Tensor]:
-    """The optimizer's tensors in the order of its parameters, the same on every rank.
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if isinstance(value, bool | int | float | str | tuple | None)}
 
-    An optimizer makes them at its first step. Where nothing was loaded, a step with learning rate 0 and no
-    gradient does it without moving a weight.
+
+def _prepare_optimizer(trained: TrainState, settings: Sequence[dict[str, Any]], states: Collection[str]) -> None:
+    """Give the optimizer rank 0's settings, and a state to each weight for which rank 0 has loaded one.
+
+    An optimizer makes it at the first gradient: a step with learning rate 0 and gradients of zero moves no weight.
     """
-    if not filled:
-        rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-    settle(optimizer)
-    return [
-        value
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        for _, value in sorted(optimizer.state[parameter].items())
-        if isinstance(value, Tensor)
-    ]
+    optimizer = trained.optimizer
+    for name, parameter in _parameters(trained):
+        if name in states:
+            parameter.grad = torch.zeros_like(parameter)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, theirs in zip(optimizer.param_groups, settings, strict=True):
+        group.update((key, tuple(value) if isinstance(value, list) else value) for key, value in theirs.items())
+
+
+def _with_state(trained: TrainState) -> list[str]:
+    return [name for name, parameter in _parameters(trained) if _state_of(parameter, trained.optimizer)]
+
+
+def _tensors(trained: TrainState) -> dict[str, Tensor]:
+    """All that is to be the same on all ranks, by name: the model's, then the state of each of its weights."""
+    settle(trained.optimizer)
+    found = {name: value for name, value in trained.model.state_dict().items() if isinstance(value, Tensor)}
+    for name, parameter in _parameters(trained):
+        found |= {f"{key} of {name}": value for key, value in _state_of(parameter, trained.optimizer).items()}
+    return found
+
+
+def _parameters(trained: TrainState) -> list[tuple[str, Tensor]]:
+    """The optimizer's, in its order, by their names in the model."""
+    names = {id(parameter): name for name, parameter in trained.model.named_parameters()}
+    everyone = [parameter for group in trained.optimizer.param_groups for parameter in group["params"]]
+    return [(names.get(id(one), f"parameter {number}"), one) for number, one in enumerate(everyone)]
+
+
+def _state_of(parameter: Tensor, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state.get(parameter, {})  # by `[]` there would be an empty one
+    return {key: value for key, value in sorted(state.items()) if isinstance(value, Tensor)}

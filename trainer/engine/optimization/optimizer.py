@@ -212,9 +212,10 @@ def fill_momentum(optimizer: Optimizer) -> None:
     and where the device skips that step, so it stays. From zero the first step is the same."""
     for group in optimizer.param_groups if isinstance(optimizer, SGD) else ():
         for parameter in group["params"]:
-            state = optimizer.state[parameter]
-            if parameter.requires_grad and state.get("momentum_buffer") is None:
-                state["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(
+                    parameter, memory_format=torch.preserve_format
+                )
 
 
 @contextmanager

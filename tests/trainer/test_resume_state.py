@@ -1,0 +1,43 @@
+"""The state that a resume gives to each rank, whichever weights had a gradient (resumed_ranks.py is what ranks run)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.trainer.observed import same, state
+from tests.trainer.resumed_ranks import MODELS, OPTIMIZERS, train_all
+from trainer.config import RankInfo
+from trainer.engine.group import Group
+
+ALONE = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
+
+
+def test_one_two_three_and_one_rank_continue_as_if_undisturbed(forked: Callable[..., Any], tmp_path: Path) -> None:
+    """Bit by bit. The first checkpoint, after one step, holds the state of some weights only."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_all(whole, ALONE, 9)
+    train_all(parts, ALONE, 1)
+    for ranks, until in ((2, 3), (3, 6)):
+        run = forked(ranks, str(parts), str(until), module="tests.trainer.resumed_ranks").result()
+        assert run.code == 0, run.err
+        told = sorted((json.loads(line) for line in run.out.splitlines()), key=lambda one: one["rank"])
+        assert [one["differing"] for one in told] == [[]] * ranks
+        last = ranks - 1
+        named = f"rank {last} of {ranks} (alpha) has 6 other tensors than rank 0:\n"
+        assert told[last]["refused"].startswith(
+            f"{named}  first.weight: [8, 8] float32 on rank 0, [9, 8] float32 here\n"
+        )
+        assert "\n  exp_avg of first.bias: [8] float32 on rank 0, [9] float32 here" in told[last]["refused"]
+        other = f"rank {last} has other tensors than rank 0: see the message there"
+        assert [one["refused"] for one in told[:last]] == [other] * last
+    assert not train_all(parts, ALONE, 9)
+    for kind in MODELS:
+        for name in OPTIMIZERS:
+            found, expected = state(parts / kind / name, 9), state(whole / kind / name, 9)
+            assert same(found["model"], expected["model"]), (kind, name)
+            assert same(found["optimizer"]["state"], expected["optimizer"]["state"]), (kind, name)
