@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from contract.events import OptionsChosen, TrainingDone, TrainingResumed
 from trainer import option_layers
+from trainer.data.order import changed_steps
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.memory import choose_memory
@@ -72,6 +73,8 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     choose_attention(run, bench)
     step_s, shares_muon = _optimizer_s(run, optimizer)
     start = resume(trained, run.workload, options, run.group, events.say)
+    trained.step_sizes[:] = changed_steps(trained.step_sizes, start.cursor, run.per_step)
+    run.workload.step_sizes = trained.step_sizes
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
