@@ -160,7 +160,7 @@ def _ready(
         return None
     must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
-    sync = _sync(run, bench, plan.sync, optimizer, start.step)
+    sync = _sync(run, bench, plan.sync, trained, start.step)
     if told := _share_muon(run, trained, plan):
         events.say(told)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
@@ -223,8 +223,14 @@ def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
     return measure
 
 
-def _sync(run: TrainingRun, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
-    context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
+def _sync(run: TrainingRun, bench: Bench, name: str, trained: TrainState, step: int) -> Sync:
+    context = methods.SyncContext(
+        model=run.workload.model,
+        optimizer=trained.optimizer,
+        options=run.options,
+        group=run.group,
+        loss_scale=trained.scaler.on_device,
+    )
     static_graph = False
     if name == "fp32" and not run.group.alone:
         # Before DDP is made: a pass without it would be the first of its static graph.
