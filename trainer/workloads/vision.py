@@ -31,7 +31,7 @@ class VisionPreset:
     lr: float
 
 
-_AUGMENTED: dict[str, Any] = {"randaugment": (2, 9.0), "mixup": 0.2, "label_smoothing": 0.1}
+_AUGMENTED: dict[str, Any] = {"randaugment": (2, 9.0), "mixup": 0.2, "label_smoothing": 0.1, "crop_scale": 0.08}
 _SMALL = VisionOptions(model="resnet-small", image_size=28)
 PRESETS = {
     "tiny": VisionPreset(options=_SMALL, epochs=1, batch_size=32, lr=2e-3),
