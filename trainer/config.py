@@ -146,9 +146,15 @@ class TrainOptions:
         0, "run a learning-rate range test of STEPS (100) instead of training", metavar="STEPS", without_value=100,
         at_least=0,
     )  # fmt: skip
-    min_lr: float | None = option(None, "learning rate at the end (default: a tenth of --lr)", at_least=0)
+    min_lr: float | None = option(
+        None, "learning rate that cosine and linear fall to (default: a tenth of --lr)", at_least=0
+    )
     schedule: str = option(
-        "cosine", "learning rate after the warmup", choices=("cosine", "onecycle", "linear", "constant"), varies=True
+        "cosine",
+        "learning rate after the warmup; onecycle: as torch's OneCycleLR, without warmup, but beta1 stays as"
+        " --betas says",
+        choices=("cosine", "onecycle", "linear", "constant"),
+        varies=True,
     )
     warmup_steps: int = option(20, "steps until the highest learning rate", at_least=0, varies=True)
     weight_decay: float = option(0.1, "weight decay of matrices", metavar="W", at_least=0, varies=True)

@@ -22,7 +22,7 @@ from torch.backends import cuda
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
-from trainer.data.order import Indices, uniform
+from trainer.data.order import Bucketed, Indices, Order, uniform
 from trainer.engine import loop
 from trainer.engine.workload import Workload
 
@@ -59,6 +59,7 @@ class Wishes:
     """The first so many of the training samples."""
     drifts_after: int = 0
     """Forward passes after which the weights of `slow_rank` change by themselves; 0: never."""
+    bucketed: bool = False
     stuck_write: int = 0
     """Of its checkpoints, the one that is written half and no further; 0: none."""
 
@@ -129,6 +130,8 @@ class Observed(Workload):
         self._passes = 0
         self.model = Net(wishes, short=place.rank == wishes.short_rank)
         self.identity = {"workload": self.name}
+        self.step_sizes = [(0, options.batches(place.world_size))]
+        self._bucketed = wishes.bucketed
         self.train_samples = SAMPLES
         self.validation_samples = wishes.validation_samples
         self.attachments: dict[str, Path] = Attached(wishes.stuck_write)
@@ -142,6 +145,9 @@ class Observed(Workload):
             torch.from_numpy(np.array(portion.indices)),
             torch.from_numpy(np.array(portion.positions)),
         )
+
+    def order(self, seed: int) -> Order:
+        return Bucketed(np.arange(SAMPLES) % 5, seed, self.step_sizes) if self._bucketed else super().order(seed)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         x, y, weights, indices, positions = batch

@@ -54,6 +54,22 @@ def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path:
     assert losses == pytest.approx(whole.losses(), rel=1e-6)
 
 
+def test_an_epoch_of_groups_is_exact_with_other_ranks_and_batches(observe: Any, tmp_path: Path) -> None:
+    """Each sample once in each of two epochs, though steps change from 4 to 6 to 5 samples within the first."""
+    learned: list[tuple[int, int]] = []
+    for ranks, samples, last in ((1, 4, 2), (2, 6, 3), (1, 5, 10)):
+        run = observe(tmp_path, ranks, {"bucketed": True}, **COMMON | {"global_batch_size": samples}, max_steps=last)
+        assert run.code == 0, run.err
+        for rank in range(ranks):
+            learned += stream(tmp_path, rank)[4 * (ranks > 1) :]  # before DDP, and in its rehearsal
+            (tmp_path / f"seen-{rank}.jsonl").unlink()
+    positions, order = zip(*sorted(learned), strict=True)
+    assert positions == tuple(range(4 * 2 + 6 + 5 * 7))
+    for epoch in range(2):
+        assert sorted(order[SAMPLES * epoch : SAMPLES * (epoch + 1)]) == list(range(SAMPLES))
+    assert state(tmp_path, 10)["step_sizes"] == [(0, 4), (8, 6), (14, 5)]
+
+
 def test_the_seed_changes_order_weights_and_noise(observe: Any, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("again", 1), ("b", 2)):
         assert observe(tmp_path / name, **COMMON, max_steps=3, seed=seed).code == 0

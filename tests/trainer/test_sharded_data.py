@@ -166,7 +166,7 @@ def test_a_node_reads_its_part_from_end_to_end(
     """After as many steps as its own share needs for its part, whatever the other nodes hold or take."""
     for together, mine in zip(places(*ranks), of_node, strict=True):
         samples = 6 * mine
-        order = Bucketed(np.arange(samples) % 7, 3, 12) if bucketed else Shuffled(samples, 3)
+        order = Bucketed(np.arange(samples) % 7, 3, [(0, 12)]) if bucketed else Shuffled(samples, 3)
         for epoch in range(2):
             read = Counter(index for place in together for index in read_by(place, order, 6, shares, start=6 * epoch))
             assert read == Counter(range(samples))

@@ -107,7 +107,7 @@ def test_passages_carry_their_source() -> None:
 
 def test_bucketed_order_takes_all_once_an_epoch_and_pads_little() -> None:
     lengths = np.random.default_rng(0).integers(5, 200, 1003)
-    order = Bucketed(lengths, seed=3, group=16)
+    order = Bucketed(lengths, seed=3, step_sizes=[(0, 16)])
     epochs = [order.take(epoch * 1003, 1003) for epoch in range(3)]
     for epoch in epochs:
         assert sorted(epoch.tolist()) == list(range(1003))
@@ -123,10 +123,10 @@ def test_bucketed_order_takes_all_once_an_epoch_and_pads_little() -> None:
 
 def test_bucketed_order_follows_from_seed_and_position_alone() -> None:
     lengths = np.arange(100) % 7
-    whole = Bucketed(lengths, seed=1, group=8).take(0, 300)
-    assert Bucketed(lengths, seed=1, group=8).take(150, 40).tolist() == whole[150:190].tolist()
-    assert Bucketed(lengths, seed=2, group=8).take(0, 300).tolist() != whole.tolist()
-    short = Bucketed(lengths[:5], seed=1, group=8).take(0, 10)
+    whole = Bucketed(lengths, seed=1, step_sizes=[(0, 8)]).take(0, 300)
+    assert Bucketed(lengths, seed=1, step_sizes=[(0, 8)]).take(150, 40).tolist() == whole[150:190].tolist()
+    assert Bucketed(lengths, seed=2, step_sizes=[(0, 8)]).take(0, 300).tolist() != whole.tolist()
+    short = Bucketed(lengths[:5], seed=1, step_sizes=[(0, 8)]).take(0, 10)
     assert sorted(short[:5].tolist()) == sorted(short[5:].tolist()) == list(range(5))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -242,30 +244,56 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[9] == 1.0
     assert rates[9:] == sorted(rates[9:], reverse=True)
-    assert rates[-1] == pytest.approx(0.1)
-    assert learning_rate(1, 5, TrainOptions(lr=1.0, min_lr=0.0, warmup_steps=0)) < 1
-    linear = [
-        learning_rate(s, 100, TrainOptions(lr=1.0, min_lr=0.0, warmup_steps=0, schedule="linear")) for s in (50, 100)
-    ]
-    assert linear == pytest.approx([0.5, 0.0])
+    assert rates[9] == rates[10]
+    assert rates[-1] == pytest.approx(0.1, abs=0.001)
     assert learning_rate(99, 100, TrainOptions(lr=1.0, warmup_steps=10, schedule="constant")) == 1.0
 
 
-def test_one_cycle_is_torchs_own() -> None:
+@pytest.mark.parametrize("total", [1, 2, 3, 5, 10, 100, 997])
+@pytest.mark.parametrize("warmup", [0, 1, 10])
+def test_schedules_fall_as_torchs_do(total: int, warmup: int) -> None:
     import torch
 
     from trainer.config import TrainOptions
     from trainer.engine.optimization.schedule import learning_rate
 
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=201)
-    rates = []
-    for _ in range(200):
+    length = max(1, total - warmup)
+    for schedule, theirs in {
+        "linear": lambda it: torch.optim.lr_scheduler.LinearLR(it, 1.0, 0.0, total_iters=length),
+        "cosine": lambda it: torch.optim.lr_scheduler.CosineAnnealingLR(it, T_max=length, eta_min=0.0),
+    }.items():
+        options = TrainOptions(lr=0.25, min_lr=0.0, warmup_steps=warmup, schedule=schedule)
+        rates = [learning_rate(step, total, options) for step in range(1, total + 1)]
+        assert rates[:warmup] == [0.25 * step / warmup for step in range(1, min(warmup, total) + 1)]
+        assert rates[warmup:] == pytest.approx(torch_rates(theirs, max(0, total - warmup)), rel=1e-6)
+        assert min(rates) > 0
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 5, 7, 10, 100, 997])
+def test_one_cycle_is_torchs_own(total: int) -> None:
+    import torch
+
+    from trainer.config import TrainOptions
+    from trainer.engine.optimization.schedule import learning_rate
+
+    options = TrainOptions(lr=0.25, schedule="onecycle")
+    rates = [learning_rate(step, total, options) for step in range(1, total + 1)]
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR
+    assert rates == pytest.approx(torch_rates(lambda it: one_cycle(it, 0.25, total_steps=total), total), rel=1e-9)
+
+
+def torch_rates(schedule: Callable[[Any], Any], total: int) -> list[float]:
+    """The learning rates of the steps of a loop that follows a scheduler of torch."""
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.25, momentum=0.9)
+    scheduler, rates = schedule(optimizer), []
+    for step in range(total):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.step()
-        theirs.step()
-        rates.append(theirs.get_last_lr()[0])
-    options = TrainOptions(lr=1.0, schedule="onecycle")
-    assert [learning_rate(s, 200, options) for s in range(1, 201)] == pytest.approx(rates, abs=0.02)
+        if step < total - 1:
+            scheduler.step()
+    return rates
 
 
 @pytest.mark.parametrize(

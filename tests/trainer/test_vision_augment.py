@@ -142,6 +142,41 @@ def test_crops_reach_every_corner_and_half_are_mirrored() -> None:
     assert (unflipped[:, 0, 1, 1] > unflipped[:, 0, 0, 1]).all()
 
 
+SCALED = Augmentation(crop=8, crop_scale=0.08)
+
+
+def test_scaled_crops_have_the_sizes_of_torchvisions() -> None:
+    """The quantiles of areas and shapes are those of 200,000 crops by its RandomResizedCrop."""
+    side, count = 240, 2000
+    images, zeros = Numbers(1, side), np.zeros(count, np.int64)
+    chance = uniform(1, np.arange(count), SCALED.columns)
+    views = SCALED.views(images, zeros, chance).astype(float)
+    # The pixels of a ramp: a view's first and last tell what it spans.
+    height = (views[:, -1, :, 0] - views[:, 0, :, 0]).mean(1) * 8 / 7
+    width = np.abs(views[:, :, -1, 1] - views[:, :, 0, 1]).mean(1) * 8 / 7
+    area, aspect = height * width / side**2, width / height
+    assert 0.07 < area.min() < 0.1
+    assert area.max() < 1.01
+    assert np.quantile(area, [0.25, 0.5, 0.75, 0.95]) == pytest.approx([0.283, 0.479, 0.678, 0.852], abs=0.02)
+    assert np.quantile(aspect, [0.05, 0.25, 0.75, 0.95]) == pytest.approx([0.776, 0.877, 1.141, 1.289], abs=0.02)
+    assert views[..., 0].min() < 10
+    assert views[..., 0].max() > side - 10
+    assert 0.45 < (views[:, 0, 0, 1] > views[:, 0, -1, 1]).mean() < 0.55
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_scaled_crop_is_pillows(channels: int) -> None:
+    images = Numbers(3, 20)
+    images._pixels = NOISE.integers(0, 256, (3, 20, 20, channels), dtype=np.uint8)
+    chance = uniform(2, np.arange(3), SCALED.columns)
+    chance[:, 9], chance[:, 10], chance[:, 2] = 1.0, 0.5, [0.1, 0.9, 0.9]  # all of the image, the first one mirrored
+    views = SCALED.views(images, np.arange(3), chance)
+    for number, view in enumerate(views):
+        whole = Image.fromarray(images[number].squeeze()).resize((8, 8), Image.Resampling.BILINEAR)
+        expected = np.asarray(whole).reshape(8, 8, channels)
+        assert (view == (expected[:, ::-1] if number == 0 else expected)).all()
+
+
 def test_padding_is_black_and_the_middle_is_the_middle() -> None:
     whole = np.full((1, 4, 4, 1), 9, np.uint8)
     whole_images = Numbers(1, 4)
@@ -153,7 +188,7 @@ def test_padding_is_black_and_the_middle_is_the_middle() -> None:
 
 
 def test_a_part_of_some_pictures_is_erased() -> None:
-    chance = torch.from_numpy(uniform(5, np.arange(1000), 9).astype(np.float32))
+    chance = torch.from_numpy(uniform(5, np.arange(1000), 11).astype(np.float32))
     pictures = torch.from_numpy(NOISE.random((1000, 1, 16, 16))).float()
     changed = Augmentation(crop=16, erase=0.3).on_device(pictures, chance) != pictures
     share = changed.flatten(1).float().mean(1)

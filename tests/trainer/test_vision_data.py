@@ -143,22 +143,23 @@ def cached(folder: Path, budget: int) -> tuple[image_cache.CachedImages, list[in
     return image_cache.CachedImages(counted, FRAME, budget), counting.read
 
 
-def epoch(pictures: image_cache.CachedImages, number: int) -> np.ndarray:
+def epoch(pictures: image_cache.CachedImages, number: int, crop_scale: float = 1.0) -> np.ndarray:
     """All views of one epoch, by sample."""
     count = len(pictures)
     positions = np.arange(count * number, count * (number + 1))
     indices = Shuffled(count, 1).take(count * number, count)
-    augmentation = Augmentation(crop=FRAME.crop)
+    augmentation = Augmentation(crop=FRAME.crop, crop_scale=crop_scale)
     views = augmentation.views(pictures, indices, uniform(1, positions, augmentation.columns))
     return views[np.argsort(indices)]
 
 
-def test_the_second_epoch_reads_no_file_and_differs(picture_folder: Path) -> None:
+@pytest.mark.parametrize("crop_scale", [1.0, 0.08])
+def test_the_second_epoch_reads_no_file_and_differs(picture_folder: Path, crop_scale: float) -> None:
     pictures, read = cached(picture_folder, image_cache.MIB)
-    first = epoch(pictures, 0)
+    first = epoch(pictures, 0, crop_scale)
     assert sorted(set(read)) == list(range(len(pictures)))
     read.clear()
-    second = epoch(pictures, 1)
+    second = epoch(pictures, 1, crop_scale)
     assert read == []
     same = (first == second).all((1, 2, 3))
     assert same.mean() < 0.2  # 25 corners and a mirror: some fall alike, by chance

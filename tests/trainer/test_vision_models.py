@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from trainer.errors import ConfigurationError, OptionError
 from trainer.models import classifier
 from trainer.models.classifier import Classifier, ClassifierShape, build
+from trainer.models.resnet import ResidualBlock
 from trainer.workloads.vision_training import in_memory
 
 
@@ -31,7 +33,29 @@ def test_sizes_are_those_of_the_paper(name: str, millions: float) -> None:
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vit-mini"])
+@pytest.mark.parametrize("name", [name for name in classifier.NAMES if name.startswith("resnet")])
+def test_a_resnet_starts_as_torchvisions(name: str) -> None:
+    """Normal convolutions by their fan-out, normalizations of 1, the last of a block of 0, torch's own head."""
+    network = build(shape(name))
+    last = {id(block.layers[-1]) for block in network.modules() if isinstance(block, ResidualBlock)}
+    assert len(last) >= 3
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            weight, fan_out = module.weight, module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            error = 5 / math.sqrt(weight.numel())
+            assert weight.std().item() == pytest.approx(math.sqrt(2 / fan_out), rel=error)
+            assert weight.mean().item() == pytest.approx(0, abs=error * math.sqrt(2 / fan_out))
+            assert (weight.abs() > 2 * math.sqrt(2 / fan_out)).float().mean() == pytest.approx(0.0455, abs=error)
+        if isinstance(module, nn.BatchNorm2d):
+            assert (module.weight == (0 if id(module) in last else 1)).all()
+            assert not module.bias.any()
+        if isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            assert 0.9 * bound < module.weight.abs().max().item() <= bound
+            assert module.bias.abs().max().item() <= bound
+
+
+@pytest.mark.parametrize("name", ["vit-mini"])
 def test_weights_start_from_a_truncated_normal(name: str) -> None:
     matrices = [p for p in build(shape(name)).parameters() if p.dim() >= 2 and p.numel() > 20_000]
     assert len(matrices) > 5

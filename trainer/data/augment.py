@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from trainer.data.images import Pixels
@@ -33,9 +34,12 @@ class Images(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Columns of random numbers: 0 to 2 crop and flip, 3 mixup, 4 to 8 erasing, the others RandAugment's."""
+    """Columns of random numbers: 0 to 2 crop and flip, 3 mixup, 4 to 8 erasing, 9 and 10 size and shape of a crop, the
+    others RandAugment's."""
 
     crop: int
+    crop_scale: float = 1.0
+    """Smallest share of an image's area in a crop; 1: all crops are squares of side `crop`, no pixel is scaled."""
     padding: int = 0
     """Black pixels around an image that a crop may include, for images no larger than a crop."""
     flip: bool = True
@@ -45,23 +49,46 @@ class Augmentation:
 
     @property
     def columns(self) -> int:
-        return 9 + (self.randaugment.columns if self.randaugment else 0)
+        return 11 + (self.randaugment.columns if self.randaugment else 0)
 
     def views(self, images: Images, indices: Indices, chance: Chance) -> NDArray[np.uint8]:
         """(n, crop, crop, channels): a random part of each image, mirrored in half of the cases."""
+        mirrored = (chance[:, 2] < 0.5) & self.flip
+        if self.crop_scale < 1:
+            return self._resized(images, indices, chance, mirrored)
         room = images[int(indices[0])].shape[0] + 2 * self.padding - self.crop
         corners = (chance[:, :2] * (room + 1)).astype(np.int64) - self.padding
-        mirrored = (chance[:, 2] < 0.5) & self.flip
         return cut(images, indices, corners, mirrored, self.crop)
+
+    def _resized(
+        self, images: Images, indices: Indices, chance: Chance, mirrored: NDArray[np.bool_]
+    ) -> NDArray[np.uint8]:
+        """Parts of any size and of shapes from 3:4 to 4:3, scaled to the size of a crop (Szegedy et al. 2014).
+
+        As torchvision's RandomResizedCrop, which draws area and shape again while a part is longer than the image: the
+        same distribution, from two numbers. Of the larger areas fewer shapes fit, so they are rarer."""
+        side, _, channels = images[int(indices[0])].shape
+        areas = np.linspace(self.crop_scale, 1, 1025)
+        share = np.interp(chance[:, 9], *_cumulative(np.minimum(1, -np.log(areas) / np.log(4 / 3)), areas))
+        aspect = np.exp((2 * chance[:, 10] - 1) * np.minimum(np.log(4 / 3), -np.log(share)))
+        sizes = side * np.sqrt(np.stack([share * aspect, share / aspect], 1))
+        corners = chance[:, :2] * (side - sizes)
+        boxes = np.hstack([corners, np.minimum(corners + sizes, side)])
+        views = np.empty((len(indices), self.crop, self.crop, channels), np.uint8)
+        for view, index, box, mirror in zip(views, indices, boxes, mirrored, strict=True):
+            image = Image.fromarray(images[int(index)].squeeze())
+            part = np.asarray(image.resize((self.crop, self.crop), Image.Resampling.BILINEAR, box=tuple(box)))
+            view[:] = part[:, :: -1 if mirror else 1].reshape(view.shape)
+        return views
 
     def plan(self, chance: NDArray[np.float32]) -> tuple[Tensor, ...]:
         """The choices that the CPU must know before `on_device`."""
-        return self.randaugment.plan(chance[:, 9:]) if self.randaugment else ()
+        return self.randaugment.plan(chance[:, 11:]) if self.randaugment else ()
 
     def on_device(self, images: Tensor, chance: Tensor, plan: Sequence[Tensor] = ()) -> Tensor:
         """(n, C, H, W) from 0 to 255, with the numbers that chose the views, and the `plan` of these."""
         if self.randaugment is not None:
-            images = self.randaugment(images, chance[:, 9:], plan)
+            images = self.randaugment(images, chance[:, 11:], plan)
         if not self.erase:
             return images
         # Random erasing (Zhong et al. 2017): a part of the image becomes its mean.
@@ -79,6 +106,12 @@ class Augmentation:
     def weights(self, chance: Chance) -> NDArray[np.float32]:
         """Share of each image in its mixture; the rest is its partner's."""
         return beta_quantile(chance[:, 3], self.mixup).astype(np.float32)
+
+
+def _cumulative(density: Chance, points: Chance) -> tuple[Chance, Chance]:
+    """Share of the distribution below each of the evenly spaced `points`, and these: for np.interp, its quantiles."""
+    below = np.append(0, np.cumsum(density[1:] + density[:-1]))
+    return below / below[-1], points
 
 
 def middle(images: Images, indices: Indices, crop: int) -> NDArray[np.uint8]:

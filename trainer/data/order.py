@@ -1,18 +1,21 @@
 """Order of samples: an endless stream, one epoch after another.
 
-Position p of the stream belongs to epoch p // n, and its sample follows from (seed, p) alone: a checkpoint keeps the
-position alone, and a step has the same samples for any number of ranks and workers.
+Position p of the stream belongs to epoch p // n, and its sample follows from (seed, p) alone: a step has the same
+samples for any number of ranks and workers. An order that groups the samples of a step needs the sizes of steps
+too (`StepSizes`): a checkpoint holds the position and these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+StepSizes: TypeAlias = Sequence[tuple[int, int]]
+"""Samples of a step, with the position of the stream from which on steps have so many, in order: the first is 0."""
 
 
 class Order(Protocol):
@@ -55,8 +58,8 @@ class Shuffled:
         self, order: Indices, lengths: Callable[[Indices], NDArray[np.integer]], group: int, begin: int, stream: int,
         together: int,
     ) -> Indices:  # fmt: skip
-        """Sort `order`, which begins at position `begin`, by length among `together` neighbours, and shuffle groups of
-        `group` samples, those of one step: groups start at multiples of `group` of the whole stream."""
+        """Sort `order` by length among `together` neighbours, and shuffle groups of `group` samples, those of one step.
+        `begin`: position of its first sample; groups start at multiples of `group`."""
         head = min(-begin % group, len(order))  # the last step of the window before takes these
         rest = order[head:]
         # Stable: those of one length stay shuffled.
@@ -73,14 +76,18 @@ class Bucketed(Shuffled):
     GROUPS_SORTED_TOGETHER = 50
     """More: less padding. Fewer: more randomness in a group."""
 
-    def __init__(self, lengths: NDArray[np.integer], seed: int, group: int) -> None:
+    def __init__(self, lengths: NDArray[np.integer], seed: int, step_sizes: StepSizes) -> None:
         super().__init__(len(lengths), seed)
         self.lengths = lengths
-        self.group = group
+        self.step_sizes = step_sizes
 
     def window(self, epoch: int, number: int) -> Indices:
-        order, together = super().window(epoch, number), self.group * self.GROUPS_SORTED_TOGETHER
-        return self._grouped(order, self.lengths.__getitem__, self.group, epoch * self.samples, epoch, together)
+        """The samples of an epoch, grouped for steps of the size with which it begins. If the size changes later in the
+        epoch, its groups stay: other ones would repeat some of its samples and leave others out."""
+        begin = epoch * self.samples
+        since, group = next(change for change in reversed(self.step_sizes) if change[0] <= begin)
+        order, together = super().window(epoch, number), group * self.GROUPS_SORTED_TOGETHER
+        return self._grouped(order, self.lengths.__getitem__, group, begin - since, epoch, together)
 
 
 class BlockShuffled(Shuffled):
@@ -124,6 +131,12 @@ class ByLength(BlockShuffled):
     def window(self, epoch: int, number: int) -> Indices:
         begin = epoch * self.samples + number * self._window
         return self._grouped(super().window(epoch, number), self._lengths, self._group, begin, begin, self._window)
+
+
+def changed_steps(step_sizes: StepSizes, position: int, samples: int) -> list[tuple[int, int]]:
+    """The sizes of steps if they have `samples` from `position` on."""
+    before = [change for change in step_sizes if change[0] < position]
+    return before if before and before[-1][1] == samples else [*before, (position, samples)]
 
 
 ROUNDS = 8

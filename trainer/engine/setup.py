@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from contract.events import OptionsChosen, TrainingDone, TrainingResumed
 from trainer import option_layers
 from trainer.agent import heartbeat
+from trainer.data.order import changed_steps
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
 from trainer.engine.autotune.memory import choose_memory
@@ -31,6 +32,7 @@ from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.sync_plan import SyncPlan, by_speed, must_measure, negotiate, wished_sync
 from trainer.engine.weights import share_weights
+from trainer.engine.workload import Workload
 
 LONG_S, LONGER_S = 1.5, 4.0
 """Seconds of measuring a sample's time: before a training, and for `--forecast`, whose figures serve later plans."""
@@ -76,6 +78,8 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     step_s, shares_muon = _optimizer_s(run, optimizer)
     heartbeat.part("resume")
     start = resume(trained, run.workload, options, run.group, events.say)
+    trained.step_sizes[:] = changed_steps(trained.step_sizes, start.cursor, run.per_step)
+    run.workload.step_sizes = trained.step_sizes
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
@@ -103,6 +107,8 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     heartbeat.part("sync")
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
+    if warning := _other_stream(run.workload, start.cursor, len(trained.sync_state.get("ranks", ())), len(plan.ranks)):
+        events.warn(warning)
     trained.sync_state.update(asdict(plan))
     split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
@@ -116,9 +122,21 @@ def choose_attention(run: TrainingRun, bench: Bench, timer: Timer = gpu_ms) -> N
     has only one that is fast; the choice may change the last bits of a result, so `--deterministic` leaves it out."""
     options, hardware = run.options, run.hardware
     if options.sdpa == "auto" and hardware.on_gpu and not options.deterministic:
-        chosen = run.attention.choose(bench.attention_calls(), hardware.device, trials(), timer)
+        kernels = trials(same_shapes=run.workload.same_shapes)
+        chosen = run.attention.choose(bench.attention_calls(), hardware.device, kernels, timer)
         if chosen:
             run.events.say(chosen)
+
+
+def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> str:
+    """Warning where a run that reads a stream is resumed within an epoch on another number of ranks than `before`."""
+    if not workload.streamed or before in (0, ranks) or cursor % workload.train_samples == 0:
+        return ""
+    return (
+        f"resumed within an epoch, with another number of ranks ({before} before, {ranks} now): each number has its own"
+        " order of a stream, so until the next epoch some samples come twice and others not at all; data that `prepare`"
+        " has written has one order for all"
+    )
 
 
 def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
@@ -163,7 +181,7 @@ def _ready(
         return None
     must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
-    sync = _sync(run, bench, plan.sync, optimizer, start.step)
+    sync = _sync(run, bench, plan.sync, trained, start.step)
     if told := _share_muon(run, trained, plan):
         events.say(told)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
@@ -229,8 +247,14 @@ def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
     return measure
 
 
-def _sync(run: TrainingRun, bench: Bench, name: str, optimizer: Optimizer, step: int) -> Sync:
-    context = methods.SyncContext(model=run.workload.model, optimizer=optimizer, options=run.options, group=run.group)
+def _sync(run: TrainingRun, bench: Bench, name: str, trained: TrainState, step: int) -> Sync:
+    context = methods.SyncContext(
+        model=run.workload.model,
+        optimizer=trained.optimizer,
+        options=run.options,
+        group=run.group,
+        loss_scale=trained.scaler.on_device,
+    )
     static_graph = False
     if name == "fp32" and not run.group.alone:
         # Before DDP is made: a pass without it would be the first of its static graph.

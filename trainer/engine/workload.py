@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from contract.cost_model.memory import TransformerTraining
-    from trainer.data.order import Indices, Order
+    from trainer.data.order import Indices, Order, StepSizes
 
 Outputs: TypeAlias = "NDArray[np.float64]"
 """(samples, columns): values of each validation sample that `evaluate_batch` returns and `metrics` reads."""
@@ -46,6 +46,8 @@ class Workload(ABC):
     held_samples: int | None = None
     """Training samples on this node, if it holds only a part of them; None: all. `train_samples` counts those of all
     nodes, `order` and `batch` number those that are here."""
+    step_sizes: StepSizes = ()
+    """Samples of a step, for an `order` that groups them; the engine sets it where a run resumes."""
     loss_chunks: tuple[int, ...] = ()
     """Tokens of a chunk of the loss, fewer and fewer, that `--memory auto` may set; none: it has no chunks."""
     same_shapes: bool = False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from trainer.models.layers import Recompute, RecomputedBlock, initialize_truncated, recompute
+from trainer.models.layers import Recompute, RecomputedBlock, recompute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,16 @@ class ResNet(nn.Module):
                 inputs = width * shape.expansion
         self.head = nn.Linear(inputs, classes)
         recompute(self.blocks, checkpointing)
-        self.apply(initialize_truncated)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        """As in torchvision and timm: convolutions that keep the variance of gradients (He et al. 2015), and blocks
+        that begin as their shortcut (Goyal et al. 2017, arXiv:1706.02677, 5.1)."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, ResidualBlock) and isinstance(last := module.layers[-1], nn.BatchNorm2d):
+                nn.init.zeros_(last.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.stem(images)

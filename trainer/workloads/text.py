@@ -99,7 +99,7 @@ class Text(Workload):
         self.classes = {head: prepared.heads[head] for head in choice.heads}
         self._columns = [list(prepared.heads).index(head) for head in choice.heads]
         self._class_weights = self._balanced_class_weights()
-        self._group = options.batches(place.world_size)
+        self.step_sizes = [(0, options.batches(place.world_size))]
         self.loss_weights = dict(choice.heads)
         self.train_samples, self.validation_samples = (len(self._rows[split]) for split in SPLITS)
 
@@ -183,7 +183,7 @@ class Text(Workload):
 
         if not self._choice.bucketing:
             return super().order(seed)
-        return Bucketed(self._rows["train"].lengths, seed, self._group)
+        return Bucketed(self._rows["train"].lengths, seed, self.step_sizes)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         return self._losses(self._logits(model, batch, "train"), batch[0])

@@ -32,14 +32,15 @@ class VisionPreset:
 
 
 _AUGMENTED: dict[str, Any] = {"randaugment": (2, 9.0), "mixup": 0.2, "label_smoothing": 0.1}
+_SCALED: dict[str, Any] = {**_AUGMENTED, "crop_scale": 0.08}
 _SMALL = VisionOptions(model="resnet-small", image_size=28)
 PRESETS = {
     "tiny": VisionPreset(options=_SMALL, epochs=1, batch_size=32, lr=2e-3),
     "fashion": VisionPreset(options=_SMALL, epochs=5, batch_size=128, lr=5e-3),
     "small": VisionPreset(options=VisionOptions(model="resnet18", **_AUGMENTED), epochs=30, batch_size=16, lr=1e-3),
-    "base": VisionPreset(options=VisionOptions(model="resnet50", **_AUGMENTED), epochs=90, batch_size=64, lr=2e-3),
+    "base": VisionPreset(options=VisionOptions(model="resnet50", **_SCALED), epochs=90, batch_size=64, lr=2e-3),
     "vit": VisionPreset(
-        options=VisionOptions(model="vit-small", erase=0.25, **_AUGMENTED), epochs=90, batch_size=64, lr=5e-4
+        options=VisionOptions(model="vit-small", erase=0.25, **_SCALED), epochs=90, batch_size=64, lr=5e-4
     ),
 }
 

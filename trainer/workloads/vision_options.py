@@ -50,6 +50,10 @@ class VisionOptions:
         constants={"--no-cache": 0},
     )  # fmt: skip
     flip: bool = option(True, "mirror half of the images")
+    crop_scale: float = option(
+        1.0, "smallest share of a stored image's area in a random crop, which is then scaled; 1: crops of one size, not"
+        " scaled (default: the preset's)", metavar="SHARE", above=0, at_most=1,
+    )  # fmt: skip
     crop_padding: int | None = option(
         None, "black pixels around an image that a crop may include (default: an eighth of the crop if images are no"
         " larger, otherwise 0)", at_least=0,

@@ -215,9 +215,9 @@ def in_memory(model: Classifier, memory_format: torch.memory_format) -> Classifi
 
 
 def augmentation(choices: VisionOptions, frame: Frame) -> Augmentation:
-    padding = choices.crop_padding
+    padding, scales = choices.crop_padding, choices.crop_scale < 1
     if padding is None:
-        padding = frame.crop // 8 if frame.stored == frame.crop else 0
+        padding = frame.crop // 8 if frame.stored == frame.crop and not scales else 0
     if frame.crop > frame.stored:
         raise OptionError(
             f"--image-size {frame.crop} is larger than the {frame.stored} pixels that are stored:"
@@ -225,9 +225,12 @@ def augmentation(choices: VisionOptions, frame: Frame) -> Augmentation:
         )
     if not padding < frame.crop:
         raise OptionError(f"--crop-padding {padding}: expected less than the crop's {frame.crop} pixels")
+    if padding and scales:
+        raise OptionError(f"--crop-padding {padding} is for crops of one size: add --crop-scale 1")
     drawn = choices.randaugment
     return Augmentation(
         crop=frame.crop,
+        crop_scale=choices.crop_scale,
         padding=padding,
         flip=choices.flip,
         mixup=choices.mixup,

@@ -51,11 +51,13 @@ class TrainState:
     early_stopping: EarlyStopping
     sync_state: dict[str, Any] = field(default_factory=dict)
     """How the ranks kept one model in common (a `SyncPlan`)."""
+    step_sizes: list[tuple[int, int]] = field(default_factory=list)
+    """As `order.StepSizes`."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""
         states = {"scaler": self.scaler.state_dict(), "guard": self.guard.state(), "watch": self.early_stopping.state()}
-        return {**states, "manner": self.sync_state}
+        return {**states, "manner": self.sync_state, "step_sizes": self.step_sizes}
 
     def remember(self, numbers: Mapping[str, Any]) -> None:
         if self.scaler.is_enabled() and numbers["scaler"]:
@@ -63,6 +65,7 @@ class TrainState:
         self.guard.restore(numbers["guard"])
         self.early_stopping.restore(numbers["watch"])
         self.sync_state.update(numbers.get("manner", {}))
+        self.step_sizes[:] = [(position, samples) for position, samples in numbers["step_sizes"]]
 
     def state(self, step: int, cursor: int) -> dict[str, Any]:
         """Contents of a checkpoint. Its tensors are those that continue to be trained, not copies."""

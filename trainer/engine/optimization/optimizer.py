@@ -177,6 +177,10 @@ class LossScaler(torch.amp.GradScaler):
     """Scale of the loss, with which float16 holds small gradients. The same on all ranks: each
     learns of an overflow on any of them."""
 
+    def on_device(self) -> Tensor | None:
+        """The scale, which this does not wait for. None: disabled, or no loss was scaled yet."""
+        return self._scale if self.is_enabled() else None
+
     def overflowed(self, optimizer: Optimizer) -> None:
         """After `unscale_`: skip this update and lower the scale, whatever this rank has found in its own gradients."""
         if self.is_enabled():

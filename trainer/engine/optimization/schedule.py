@@ -9,14 +9,18 @@ from trainer.config import Every, TrainOptions
 
 
 def learning_rate(step: int, total: int, options: TrainOptions) -> float:
-    """For optimizer step `step` of `total` (the first is 1): a line up, then the schedule's way down to --min-lr."""
+    """For optimizer step `step` of `total` (the first is 1): up to --lr at step --warmup-steps, then the schedule.
+
+    `linear` and `cosine` fall as in torch and transformers: the step after the warmup has --lr, and --min-lr would be
+    that of the step after the last one, which with 0 would train nothing.
+    """
     highest = options.lr
     lowest = highest / 10 if options.min_lr is None else options.min_lr
     if options.schedule == "onecycle":
         return _one_cycle(step, total, highest)
     if step <= options.warmup_steps:
         return highest * step / options.warmup_steps
-    progress = min(1.0, (step - options.warmup_steps) / max(1, total - options.warmup_steps))
+    progress = min(1.0, (step - 1 - options.warmup_steps) / max(1, total - options.warmup_steps))
     if options.schedule == "constant":
         return highest
     if options.schedule == "linear":
@@ -25,13 +29,13 @@ def learning_rate(step: int, total: int, options: TrainOptions) -> float:
 
 
 def _one_cycle(step: int, total: int, highest: float) -> float:
-    """Smith and Topin, arXiv:1708.07120, with the proportions of torch.optim.lr_scheduler.OneCycleLR: from a 25th up
-    during 30 % of the steps, then down to a ten-thousandth of where it began."""
+    """Smith and Topin, arXiv:1708.07120, as torch.optim.lr_scheduler.OneCycleLR: from a 25th up during 30 % of the
+    steps, then down to a ten-thousandth of where it began. That also cycles AdamW's beta1; here --betas holds."""
     first = highest / 25
-    peak = max(1.0, 0.3 * total)
-    if step <= peak:
-        return _half_cosine(first, highest, step / peak)
-    return _half_cosine(highest, first / 1e4, min(1.0, (step - peak) / max(1.0, total - peak)))
+    peak, last = 0.3 * total - 1, total - 1
+    if step - 1 <= peak:
+        return _half_cosine(first, highest, (step - 1) / peak if peak else 0.0)
+    return _half_cosine(highest, first / 1e4, (step - 1 - peak) / (last - peak))
 
 
 def _half_cosine(start: float, end: float, progress: float) -> float:

@@ -42,11 +42,16 @@ class Mean(Protocol):
 
 
 MeanOf = Callable[[Bucket, Group], Mean]
+LossScale = Callable[[], Tensor | None]
+"""Factor by which the loss, and so each gradient, is multiplied, on the device; None: by none. It is a power of two."""
 
 
 class EveryStep(Sync):
-    def __init__(self, name: str, model: nn.Module, group: Group, mean_of: MeanOf) -> None:
+    def __init__(
+        self, name: str, model: nn.Module, group: Group, mean_of: MeanOf, loss_scale: LossScale = lambda: None
+    ) -> None:
         self.name = name
+        self._loss_scale = loss_scale
         self.model = model
         self.group = group
         self._buckets = by_backward(model.parameters())
@@ -142,7 +147,12 @@ class EveryStep(Sync):
             try:
                 flat = bucket.gradients()
                 read.set()
+                scale = self._loss_scale()
+                if scale is not None:  # what a mean keeps for the next step must not depend on this step's scale
+                    flat /= scale
                 mean.mean(flat)
+                if scale is not None:
+                    flat *= scale
                 with self._lock:
                     if self._again and before:
                         self._late[number] = flat

@@ -16,7 +16,7 @@ from trainer.engine.hardware.compiling import last_together
 from trainer.engine.sync.buckets import Bucket, before_the_last, by_backward
 from trainer.engine.sync.codec import BlockCodec, FloatCodec, HalfCodec, SparseCodec
 from trainer.engine.sync.ddp import Alone, Ddp, ddp_buckets
-from trainer.engine.sync.every_step import STREAMS, EveryStep, MeanOf
+from trainer.engine.sync.every_step import STREAMS, EveryStep, LossScale, MeanOf
 from trainer.engine.sync.exchange import Codecs, Exchange
 from trainer.engine.sync.in_nodes import in_two_levels, summed_in_nodes
 from trainer.engine.sync.local_steps import LocalSteps, Rounds
@@ -60,6 +60,7 @@ class SyncContext:
     optimizer: Optimizer
     options: TrainOptions
     group: Group
+    loss_scale: LossScale = lambda: None
 
 
 def ladder(options: TrainOptions, model: nn.Module, nodes: Sequence[int] = ()) -> tuple[SyncMethod, ...]:
@@ -75,7 +76,7 @@ def build(name: str, context: SyncContext, step: int, *, static_graph: bool) -> 
     rung = _rung(name, options, context.model, group.nodes)
     if rung.mean_of is None:
         return Ddp(context.model, group, static_graph=static_graph)
-    each_step = EveryStep(name, context.model, group, rung.mean_of)
+    each_step = EveryStep(name, context.model, group, rung.mean_of, context.loss_scale)
     each_step.layout = f"{name}, rank {options.sync_rank}, {options.sync_fragments} fragments, {each_step.layout}"
     if name not in LOCAL:
         return each_step
