@@ -60,6 +60,7 @@ NEED_TORCH = [
     "snapshot",
     "survived",
     "start_line",
+    "step_clock",
     "streams",
     "subgroups",
     "surroundings",
