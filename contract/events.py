@@ -244,7 +244,8 @@ class StepDone(ProgressEvent, kind="step"):
 
     ended_at: Float | None = None
     """End of the step, in seconds since 1970. `t` is up to one step later, where the figures are read during the next
-    step: measure between steps by this. On a GPU, the time at which the figures were read: not before the end."""
+    step: measure between steps by this. On a GPU, the time at which the figures were read: not before the end, and
+    where the exchange of gradients waits for the GPU up to one step after it."""
 
     @property
     def late_s(self) -> float:
