@@ -111,15 +111,18 @@ class Told:
         return [event for event in self.events if event["event"] == kind]
 
     @property
+    def ends(self) -> list[float]:
+        return [float(event["ended_at"]) for event in self.of("step")]
+
+    @property
     def start_s(self) -> float:
-        """Until the first step is reported."""
-        return float(self.of("step")[0]["t"]) - self.began
+        """Until the first step has ended."""
+        return self.ends[0] - self.began
 
     @property
     def step_times(self) -> list[float]:
         """Seconds of each step; 0 for the first one."""
-        times = [float(event["t"]) for event in self.of("step")]
-        return [0.0, *(later - before for before, later in pairwise(times))]
+        return [0.0, *(later - before for before, later in pairwise(self.ends))]
 
     @property
     def step_s(self) -> float:

@@ -112,7 +112,7 @@ class Starts:
         run = launch(self._orch, name, *GPT2, "--max-steps", "20", "--checkpoint-every", str(LAST))
         run.wait_for_steps()
         word = datetime.fromisoformat(run.lines()[0].split()[0][:26] + "+00:00").timestamp() - begin
-        ours = run.events("step")[0]["t"] - begin
+        ours = run.events("step")[0]["ended_at"] - begin
         until(run.has_ended, "the end", 60)
         until(idle, "free nodes", 60)
         bare = self._start_bare(name, run)
@@ -135,7 +135,7 @@ class Starts:
         until(lambda: mark in on("login", "cat", file, check=False), "the first bare step", 90)
         line = next(line for line in on("login", "cat", file).splitlines() if mark in line)
         until(idle, "free nodes", 60)
-        return float(json.loads(line.partition("@orch ")[2])["t"]) - begin
+        return float(json.loads(line.partition("@orch ")[2])["ended_at"]) - begin
 
     def report(self) -> None:
         if self._ours:

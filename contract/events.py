@@ -242,6 +242,16 @@ class ProgressEvent(Event):
 class StepDone(ProgressEvent, kind="step"):
     """An optimizer step; not every step is reported. `others`: further figures of the trainer."""
 
+    ended_at: Float | None = None
+    """End of the step, in seconds since 1970. `t` is up to one step later, where the figures are read during the next
+    step: measure between steps by this. On a GPU, the time at which the figures were read: not before the end, and
+    where the exchange of gradients waits for the GPU up to one step after it."""
+
+    @property
+    def late_s(self) -> float:
+        """Seconds from the end of the step to its report; 0 where the line does not say."""
+        return 0.0 if self.t is None or self.ended_at is None else max(0.0, self.t - self.ended_at)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(ProgressEvent, kind="evaluation"):

@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> int:
         peer.step()
         optimizer.zero_grad()
         if rank == 0:
-            say("step", step=step, loss=total * world / tokens)
+            say("step", step=step, loss=total * world / tokens, ended_at=time.time())
     if given.eval_every and rank == 0:
         say("evaluation", step=given.max_steps, loss=validated(workload, given.micro_batch_size))
     dist.barrier()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.slow_lan.rates import equivalent
-from benchmarks.slow_lan.rig import Outcome, Rig
+from benchmarks.slow_lan.rig import Event, Outcome, Rig
 
 MODEL = ("--preset=lab",)
 """With a vocabulary of 4096: 0.93 million parameters."""
@@ -103,28 +103,35 @@ def train_apart(rig: Rig, task: Task, samples: Sequence[int]) -> tuple[Trained, 
 
 def read(outcomes: Sequence[Outcome], way: Way, task: Task, nodes: int) -> Trained:
     """`outcomes` by rank: rank 0 reports the forecast, the first rank that is not left out the steps. These are timed
-    as a mean over whole rounds of exchanges, from the first that is not skipped: a median would hide steps that
-    exchange."""
+    by their own ends, as a mean over whole rounds of exchanges, from the first that is not skipped: a median would hide
+    steps that exchange."""
     outcome = max(outcomes, key=lambda one: len(one.named("step")))
     steps = outcome.named("step")
     window = (len(steps) - 1 - task.skip) // way.every * way.every
     if window < 1:
         raise ValueError(f"{way.name}: {len(steps)} steps are too few to time {way.every} of them after {task.skip}")
-    first, last = steps[-1 - window], steps[-1]
-    step_s = (last.fields["t"] - first.fields["t"]) / window
+    ends = [float(one.fields["ended_at"]) for one in steps]
+    first, last = ends[-1 - window], ends[-1]
+    step_s = (last - first) / window
     forecast = next((event.fields for event in outcomes[0].named("forecast")), None)
     rows = [row for row in (forecast or {}).get("rows", ()) if row["chosen"]]
     evaluations = outcome.named("evaluation")
     return Trained(
         step_s=step_s,
         tokens_per_s=task.samples * SEQ_LEN / step_s,
-        sent_bytes=max(b - a for a, b in zip(first.sent, last.sent, strict=True)) / window,
+        sent_bytes=max(b - a for a, b in zip(_sent(steps, first), _sent(steps, last), strict=True)) / window,
         loss=float(evaluations[-1].fields["loss"]) if evaluations else None,
-        seconds=last.fields["t"] - steps[0].fields["t"],
+        seconds=last - ends[0],
         forecast_s=float(rows[0]["step_s"]) if rows else None,
         chosen=str((forecast or {}).get("sync", "")) or _chosen_by_hook(outcomes[0]),
         nodes=nodes,
     )
+
+
+def _sent(steps: Sequence[Event], ended_at: float) -> tuple[int, ...]:
+    """Bytes sent by each node until a step ended: counted at the event nearest to that in time. It is the step's own,
+    or that of the step before, which our trainer reports between the exchange and the optimizer's step."""
+    return min(steps, key=lambda one: abs(float(one.fields["t"]) - ended_at)).sent
 
 
 def _chosen_by_hook(outcome: Outcome) -> str:

@@ -332,7 +332,7 @@ class _Phases:
             case GroupJoined() if now == "start":
                 self._begin("measure", time)
             case StepDone() if now != "train":
-                self._begin("train", time)
+                self._begin("train", max(time - event.late_s, self._begun[-1][0] if self._begun else 0.0))
             case Restarting() if now != "restart":
                 self._begin("restart", time)
             case Finished() | TrainingDone() | TrainingStopped() if now:

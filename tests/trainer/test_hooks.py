@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,7 +264,7 @@ def test_a_manifest_lists_what_is_to_be_loaded() -> None:
 
 
 def test_steps_are_reported_at_most_once_a_second(tmp_path: Path) -> None:
-    now, out = [0.0], io.StringIO()
+    began, now, out = time.time(), [0.0], io.StringIO()
     reporter = steps.StepReporter(environ(tmp_path), out, lambda: now[0])
     for number in range(1, 8):
         reporter.step(number, {"loss": torch.tensor(float(number), requires_grad=True), "rank": 8}, samples=32)
@@ -273,6 +274,7 @@ def test_steps_are_reported_at_most_once_a_second(tmp_path: Path) -> None:
     assert [(event.step, event.loss) for event in events] == [(1, 1.0), (4, 4.0), (7, 7.0)]
     assert [event.per_s for event in events] == [None, pytest.approx(80), pytest.approx(80)]
     assert [event.others for event in events] == [{"rank_": 8.0}] * 3, "a figure replaces no field of the event"
+    assert all(event.t and event.ended_at and began <= event.ended_at <= event.t for event in events)
     assert "step 4  loss 4  rank_ 8  80 samples/s" in out.getvalue()
     kept = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in kept] == [1, 4, 7]

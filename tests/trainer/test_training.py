@@ -72,6 +72,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
         "step": {
             "step",
             "final_step",
+            "ended_at",
             "loss",
             "per_s",
             "tflops",

@@ -54,6 +54,14 @@ def test_event() -> None:
     assert (event.kind, event.rank, event.step, event.loss) == ("step", 4, 7, 1.5)
 
 
+@pytest.mark.parametrize(
+    ("times", "late_s"),
+    [({"t": 9.5, "ended_at": 7.0}, 2.5), ({"t": 9.5, "ended_at": 9.6}, 0.0), ({"t": 9.5}, 0.0), ({"ended_at": 7}, 0.0)],
+)
+def test_lateness_of_a_report(times: dict[str, float], late_s: float) -> None:
+    assert StepDone(**times).late_s == late_s  # type: ignore[arg-type]  # of the right types, by name
+
+
 def test_rank_of_the_line_where_the_event_says_none() -> None:
     event = decode_event('@orch {"event": "step"}', rank=4)
     assert event is not None

@@ -27,6 +27,8 @@ SAYS = (
     event("step", step="x", loss=2.0),
     event("checkpoint", verified=True, step=[]),
     event("step", step=5, loss=float("nan"), per_s=5.0, of_forecast="x"),
+    event("step", step=5, t=1e308, ended_at="x"),
+    event("step", step=5, t=1e308, ended_at=-1e308),
     event("step", step=6, loss=1.0, per_s=5.0, unit=ESCAPES, of_forecast=0.5),
     event("checkpoint", verified=True),
     event("forecast", **lan.forecast(rows=[7])),

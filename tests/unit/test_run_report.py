@@ -113,6 +113,18 @@ def test_a_report_has_what_the_record_tells() -> None:
     assert next(one for one in made.curves if one.name == "memory").y == (37.5,)
 
 
+@pytest.mark.parametrize(("ended_at", "begin_s"), [(1000.0, 12.0), (1008.5, 20.5), (1009.0, 21.0), (0.0, 9.0)])
+def test_training_begins_when_the_first_step_ends_however_late_it_is_reported(ended_at: float, begin_s: float) -> None:
+    lines = [
+        event(6, "generation", rank=None, generation=1),
+        event(9, "joined"),
+        step(1, 21, t=1009.0, ended_at=ended_at),
+    ]
+    made = report_of([said(0, "begin"), *lines, said(30, "end")])
+    assert made.phases[-1].name == "train"
+    assert made.phases[-1].begin_s == pytest.approx(begin_s)
+
+
 def test_it_is_json() -> None:
     made = asdict(report_of(whole_run()))
     assert json.loads(json.dumps(made, allow_nan=False))["curves"][0]["name"] == "loss"

@@ -102,8 +102,9 @@ def test_quotas_of_both_versions_of_cgroups(tmp_path: Path, version: int, entry:
 TASK = Task(data_dir=Path("Data"), samples=40, micro_batch=8, steps=7, skip=2)
 
 
-def step(number: int, t: float, sent: tuple[int, ...]) -> Event:
-    return Event(fields={"event": "step", "step": number, "t": t}, at=t, sent=sent)
+def step(number: int, ended_at: float, sent: tuple[int, ...], t: float | None = None) -> Event:
+    t = ended_at if t is None else t
+    return Event(fields={"event": "step", "step": number, "t": t, "ended_at": ended_at}, at=t, sent=sent)
 
 
 def test_ways_have_options_and_an_interval() -> None:
@@ -128,6 +129,17 @@ def test_steps_are_timed_over_whole_rounds_of_exchanges() -> None:
     assert found.tokens_per_s == 40 * 64 / 2.0
     assert found.sent_bytes == 20
     assert (found.loss, found.forecast_s) == (None, None)
+
+
+@pytest.mark.parametrize("optimizer_s", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("late", [False, True])
+def test_steps_of_a_second_take_a_second_whenever_they_are_reported(late: bool, optimizer_s: float) -> None:
+    """Each step sends 10 bytes, before its optimizer's step; a late report comes between the two of the next step."""
+    reports = [number + 1 - optimizer_s if late and number < 9 else number + 0.01 for number in range(1, 10)]
+    sent = [10 * (number + 1 if late and number < 9 else number) for number in range(1, 10)]
+    outcome = Outcome(rank=0, events=[step(n, n, (sent[n - 1],), reports[n - 1]) for n in range(1, 10)])
+    found = read([outcome], Way(name="int8"), TASK, 5)
+    assert (found.step_s, found.sent_bytes, found.seconds) == (1.0, 10, 8.0)
 
 
 def test_the_forecast_and_the_loss_are_read() -> None:

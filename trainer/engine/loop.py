@@ -218,6 +218,7 @@ def _loop(setup: TrainingSetup | None) -> None:
                 scaler.update()
                 optimizer.zero_grad(set_to_none=True)
             sync.stepped(step)
+            reporter.step_ended()
 
             # ── Report, evaluate, save ────────────────────────────────────────────────────────────
             evaluates = evaluator.enabled and run.due(options.eval_every, step, cursor)

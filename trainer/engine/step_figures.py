@@ -7,7 +7,6 @@ stands, which must be right without them: the device itself skips it where the g
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,8 +41,7 @@ class StepFigures:
         """Begin to copy this rank's figures from the device."""
         copied = torch.cat([sums, norm.reshape(1)]).to("cpu", non_blocking=True)
         event = torch.cuda.current_stream(sums.device).record_event() if sums.is_cuda else None
-        ended = time.perf_counter() if self.late and sums.is_cpu else None  # a CPU has computed the step by now
-        self._sent = _Sent(taken=taken, copied=copied, event=event, ended=ended)
+        self._sent = _Sent(taken=taken, copied=copied, event=event)
 
     def read(self) -> tuple[StepStats, LossVerdict]:
         """Exchange and judge the figures that were sent. On all ranks. TrainerError: the training must stop.
@@ -71,7 +69,7 @@ class StepFigures:
             run.events.say(verdict.message)
 
         def report() -> None:
-            self._reporter.step(taken, stats, losses, loss=loss, ended=sent.ended)
+            self._reporter.step(taken, stats, losses, loss=loss)
             if self._setup.balancer:
                 self.shares = self._setup.balancer.update(stats.sample_s) or self.shares
 
@@ -103,8 +101,6 @@ class _Sent:
     copied: Tensor
     """Sums of the loss terms, and the gradient's norm; complete after `event`."""
     event: torch.cuda.Event | None
-    ended: float | None
-    """End of the step, in seconds of `time.perf_counter`; None where the device tells it by the copy's arrival."""
 
     def figures(self) -> list[float]:
         if self.event:

@@ -61,7 +61,7 @@ class StepReporter:
         values = {f"{name}_" if name in TAKEN else name: _number(value) for name, value in figures.items()}
         if self._reported is not None:  # the first step has begun at a time that is not known
             values["per_s"] = self._units / (now - self._reported)
-        self._report(number, values, unit, total)
+        self._report(number, values, unit, total, ended_at=time.time())  # with its figures, a GPU has computed the step
         self._reported, self._units = now, 0.0
 
     def checkpointed(self) -> None:
@@ -73,7 +73,7 @@ class StepReporter:
         if self._reporters is not None:
             self._reporters.end("done")
 
-    def _report(self, number: int, values: dict[str, float], unit: str, total: int | None) -> None:
+    def _report(self, number: int, values: dict[str, float], unit: str, total: int | None, *, ended_at: float) -> None:
         if self._reporters is None:
             begun = TrainingBegun(
                 run_id=self._place.run_id, run_dir=Path(self._place.run_dir), first_step=number, final_step=total
@@ -81,7 +81,8 @@ class StepReporter:
             self._reporters = Reporters(begun)
         self._reporters.figures("train", number, values)
         left_s = self._remaining.estimate(total - number) if total and total > number else None
-        self._events.emit(StepDone(step=number, final_step=total, remaining_s=left_s, unit=unit, others=values))
+        done = StepDone(step=number, final_step=total, remaining_s=left_s, unit=unit, ended_at=ended_at, others=values)
+        self._events.emit(done)
         shown = [
             f"{value:.3g} {unit}/s" if name == "per_s" else f"{name} {value:.4g}" for name, value in values.items()
         ]

@@ -120,6 +120,10 @@ class TrainingReporter:
         )  # fmt: skip
         self.reporters = Reporters(begun if run.place.rank == 0 else None, run.options.reporter or "", run.events.warn)
         self._state = "done"
+        self._ended: float | None = None
+        """End of the step to report, in seconds of `time.perf_counter`; None: when its figures are read."""
+        self._waited = 0.0, 0.0
+        """Seconds until then for which this rank has waited for data, and for the network."""
         self._throughput = Throughput()
         self.paused = self._throughput.paused
         self.expect_slow_step = self._throughput.expect_slow_step
@@ -148,19 +152,23 @@ class TrainingReporter:
     ) -> None:
         self.reporters.end("failed" if kind else self._state)
 
-    def step(
-        self, taken: TakenStep, stats: StepStats, losses: dict[str, float], *, loss: float, ended: float | None
-    ) -> None:
-        """Report a step, every --log-every steps on rank 0. `losses`: by term; `ended`: None for now."""
+    def step_ended(self) -> None:
+        """Note the end of a step, which may be reported during the next one. A GPU has not computed it by now."""
+        self._ended = time.perf_counter() if self._run.hardware.device.type == "cpu" else None
+        self._waited = self._loader.waited, self._setup.sync.waited
+
+    def step(self, taken: TakenStep, stats: StepStats, losses: dict[str, float], *, loss: float) -> None:
+        """Report the step that has ended, every --log-every steps on rank 0. `losses`: by term."""
         step, lr = taken.step, taken.lr
         run, setup, split = self._run, self._setup, self._loader.split
+        ended = time.perf_counter() if self._ended is None else self._ended
         self._loss = loss
         self._times.add(stats.sample_s, split.by_rank)
         self._throughput.count(taken.units, ended)
         first_or_last = step in (setup.start.step + 1, self._final_step)
         if run.place.rank or not (step % run.options.log_every == 0 or first_or_last):
             return
-        per_s, (waiting, exchanging) = self._throughput.read(self._loader.waited, setup.sync.waited)
+        per_s, (waiting, exchanging) = self._throughput.read(*self._waited)
         cursor = setup.start.cursor + (step - setup.start.step) * run.per_step
         figures = {"loss": loss, "lr": lr, "per_s": per_s, "epoch": cursor / run.workload.train_samples}
         figures |= {"waiting": waiting, "exchanging": exchanging, "grad_norm": stats.norm}
@@ -174,17 +182,15 @@ class TrainingReporter:
         self.reporters.figures("train", step, figures | (losses if len(losses) > 1 else {}))
         balanced = setup.balancer.checks if setup.balancer else None
         others = figures | {"micro_batch": min(split.micro_batch, split.share)} | self._times.read()
-        remaining_s = self._throughput.remaining_s(self._final_step - step)
+        late_s, remaining_s = time.perf_counter() - ended, self._throughput.remaining_s(self._final_step - step)
+        if remaining_s is not None:
+            remaining_s = max(0.0, remaining_s - late_s)
         run.events.emit(
             StepDone(
-                step=step,
-                final_step=self._final_step,
-                remaining_s=remaining_s,
-                unit=run.workload.unit,
-                balanced=balanced,
-                others=others,
+                step=step, final_step=self._final_step, remaining_s=remaining_s, unit=run.workload.unit,
+                balanced=balanced, ended_at=time.time() - late_s, others=others,
             )
-        )
+        )  # fmt: skip
         run.events.say(
             f"step {step}/{self._final_step}  loss {loss:.3f}  lr {lr:.1e}  {thousands(per_s)} {run.workload.unit}/s"
             + (f"  {share:.0%} MFU" if share else "")
