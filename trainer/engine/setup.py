@@ -30,6 +30,7 @@ from trainer.engine.sync import methods
 from trainer.engine.sync.strategy import Sync
 from trainer.engine.sync_plan import SyncPlan, by_speed, must_measure, negotiate, wished_sync
 from trainer.engine.weights import share_weights
+from trainer.engine.workload import Workload
 
 LONG_S, LONGER_S = 1.5, 4.0
 """Seconds of measuring a sample's time: before a training, and for `--forecast`, whose figures serve later plans."""
@@ -97,6 +98,8 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
         return None
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
+    if warning := _other_stream(run.workload, start.cursor, len(trained.sync_state.get("ranks", ())), len(plan.ranks)):
+        events.warn(warning)
     trained.sync_state.update(asdict(plan))
     split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
@@ -113,6 +116,17 @@ def choose_attention(run: TrainingRun, bench: Bench, timer: Timer = gpu_ms) -> N
         chosen = run.attention.choose(bench.attention_calls(), hardware.device, trials(), timer)
         if chosen:
             run.events.say(chosen)
+
+
+def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> str:
+    """Warning where a run that reads a stream is resumed within an epoch on another number of ranks than `before`."""
+    if not workload.streamed or before in (0, ranks) or cursor % workload.train_samples == 0:
+        return ""
+    return (
+        f"resumed within an epoch, with another number of ranks ({before} before, {ranks} now): each number has its own"
+        " order of a stream, so until the next epoch some samples come twice and others not at all; data that `prepare`"
+        " has written has one order for all"
+    )
 
 
 def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
