@@ -20,7 +20,7 @@ def agrees(figure: Callable[[str], None]) -> Agrees:
     """`agrees(what, reference, logits=(deviation, bound), …)`: note a row of the table, then hold it to its bounds."""
 
     def note(what: str, reference: str, **deviations: tuple[float, float]) -> None:
-        named = ", ".join(f"{name.replace('_', ' ')} {found:.1e}" for name, (found, _) in deviations.items())
+        named = ", ".join(f"{name.replace('_', ' ')} {found:.2g}" for name, (found, _) in deviations.items())
         figure(f"{what:<52}  {reference:<32}  {named}")
         far = {name: pair for name, pair in deviations.items() if not pair[0] <= pair[1]}
         assert not far, f"{what} against {reference}: deviation and bound"
