@@ -35,10 +35,9 @@ def test_a_loss_in_chunks_is_the_plain_one_with_its_gradients(chunk: int) -> Non
     torch.testing.assert_close(same, gradients, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_gradient_checkpointing_changes_no_gradient(dropout: float) -> None:
-    plain, gradients = loss_and_gradients(PLAIN, dropout)
-    again, same = loss_and_gradients(replace(PLAIN, gradient_checkpointing=True), dropout)
+def test_gradient_checkpointing_changes_no_gradient() -> None:
+    plain, gradients = loss_and_gradients(PLAIN, dropout=0.3)
+    again, same = loss_and_gradients(replace(PLAIN, gradient_checkpointing=True), dropout=0.3)
     assert torch.equal(again, plain)
     torch.testing.assert_close(same, gradients, rtol=1e-12, atol=1e-14)
 

@@ -50,7 +50,8 @@ NOISE = {
     "traces-gnn": ("--dropout", "0.1"),
 }
 """Which differs from rank to rank, and so is only for one; batch norm's statistics, too, are each rank's own."""
-ALIKE = {"gpt2": (), "text": ("--dropout", "0"), "vision": ("--model", "vit-mini"), "traces-lstm": ()}
+ALIKE = {"text": ("--dropout", "0"), "vision": ("--model", "vit-mini"), "traces-lstm": ()}
+"""gpt2: references/test_against_training_loop.py."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,5 @@
-"""The encoder against `transformers` with the same weights, and what freezing and padding may not change."""
+"""What freezing, padding and checkpointing may not change in the encoder, and where its weights come from. That it
+computes as `transformers` does is proved in references/."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.nn import functional as F
 
 from trainer.data import failure_texts
 from trainer.data.tokenizer import SPECIAL, train_wordpiece
@@ -36,48 +36,6 @@ def stirred(model: Any) -> Any:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model.eval()
-
-
-def taken_over(model: Any, classes: int, frozen: int = 0) -> Encoder:
-    shape, weights = pretrained.take_over(model.config, model.state_dict())
-    encoder = Encoder(shape, classes, NONE, frozen)
-    missing, unknown = encoder.load_state_dict(weights, strict=False)
-    assert not unknown
-    assert all(name.startswith(("heads.", "pool.")) for name in missing)
-    return encoder.eval()
-
-
-def test_logits_and_loss_are_those_of_bert_for_sequence_classification() -> None:
-    config = transformers.BertConfig(**BERT, num_labels=5, attn_implementation="sdpa")
-    theirs = stirred(transformers.BertForSequenceClassification(config))
-    ours = taken_over(theirs, 5)
-    ours.heads.load_state_dict(theirs.classifier.state_dict())
-    tokens, present = batch()
-    labels = torch.tensor([0, 4, 2])
-    expected = theirs(input_ids=tokens, attention_mask=present.long(), labels=labels)
-    logits = ours(tokens, present[:, None, None, :])
-    torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(F.cross_entropy(logits, labels), expected.loss)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        (transformers.BertConfig, {**BERT, "hidden_act": "gelu_new"}),
-        (transformers.RobertaConfig, {**BERT, "pad_token_id": 1}),
-        (
-            transformers.DistilBertConfig,
-            {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "activation": "relu", **SMALL},
-        ),
-    ],
-)
-def test_last_layer_is_that_of_transformers(kind: Any, settings: dict[str, Any]) -> None:
-    theirs = stirred(transformers.AutoModel.from_config(kind(**settings)))
-    ours = taken_over(theirs, 2, frozen=3)
-    tokens, present = batch()
-    expected = theirs(input_ids=tokens, attention_mask=present.long()).last_hidden_state
-    found = ours.embed(tokens, present[:, None, None, :])
-    torch.testing.assert_close(found[present], expected[present], rtol=1e-5, atol=1e-5)
 
 
 def encoder(frozen: int = 0, dropout: Dropout | None = None) -> Encoder:

@@ -88,7 +88,7 @@ def sequences(traces: Traces) -> Batch:
     events = np.zeros((count, longest), np.int32)
     events.reshape(-1)[rows] = traces.calls[:, 0]
     features = np.zeros((count, longest, width), np.float32)
-    features.reshape(-1, width)[rows] = traces.features
+    features.reshape(count * longest, width)[rows] = traces.features
     return tuple(torch.from_numpy(part) for part in (events, features, traces.lengths, traces.labels))
 
 

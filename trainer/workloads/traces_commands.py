@@ -114,11 +114,13 @@ def _source(kind: Kind, given: argparse.Namespace) -> TraceSource:
 
 
 def _predict(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
+    from trainer.workloads.traces_metrics import THRESHOLD
+
     counted = 0
     with _writer(given.output) as write:
         for names, scores, _ in _scored(kind, given):
             for name, score in zip(names, scores, strict=True):
-                write({"trace": name, "score": round(score, 6), "anomalous": score >= 0.5})
+                write({"trace": name, "score": round(score, 6), "anomalous": score > THRESHOLD})
             counted += len(names)
     if given.output:
         print(f"{given.output}: {counted} scores")
