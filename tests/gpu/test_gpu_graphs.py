@@ -13,6 +13,7 @@ from tests.trainer.test_no_waiting import RUNS, folders  # noqa: F401  # a fixtu
 STEPS = ("--max-steps", "12", "--eval-every", "6", "--checkpoint-every", "0", "--log-every", "1", "--num-workers", "0")
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("name", ["gpt2-chunks", "text", "vision"])
 def test_losses_are_those_without(
     name: str,
