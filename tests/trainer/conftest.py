@@ -23,6 +23,7 @@ from trainer.cli import main
 # The controller's environment has no torch; the image and its test environment do.
 NEED_TORCH = [
     "agreement",
+    "card_use",
     "compile_benchmark",
     "compiling",
     "custom",

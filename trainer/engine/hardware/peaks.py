@@ -31,7 +31,7 @@ class CardProperties(Protocol):
 
 
 class Operations(NamedTuple):
-    """Of a multiprocessor in a clock."""
+    """Floating-point operations of a multiprocessor in a clock."""
 
     half: int
     """In Tensor Cores, float16 (from 8.0 on also bfloat16) summed in float32, as torch sums; from 8.0 on half as many
@@ -65,7 +65,7 @@ TENSOR_CLOCKS = {
 """Clock by which the data sheet's figure for Tensor Cores is computed, of cards where it is lower than CUDA's (1.98 GHz
 for an H100): by a part of the name; of several that fit, the first counts."""
 PLAUSIBLE_HZ = 0.5e9, 4e9
-"""What lies outside is not a clock in kHz, and the rate is not known."""
+"""Range of clocks: a number outside is not in kHz, and the rate is not known."""
 
 
 def peak_flops(card: CardProperties, dtype: torch.dtype, *, tf32: bool) -> float:
