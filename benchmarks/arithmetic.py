@@ -15,7 +15,7 @@ def utilisation(flops_per_s: float) -> dict[str, float | str]:
         columns["of bf16 GEMM"] = flops_per_s / gemm_rate(torch.bfloat16, "cuda", 8192)
         from trainer.engine.hardware.peaks import peak_flops
 
-        if peak := peak_flops(torch.cuda.get_device_name(), torch.bfloat16, tf32=True):
+        if peak := peak_flops(torch.cuda.get_device_properties(), torch.bfloat16, tf32=True):
             columns["MFU"] = flops_per_s / peak
     else:
         sgemm = gemm_rate(torch.float32, "cpu", 2048)

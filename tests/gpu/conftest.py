@@ -1,6 +1,10 @@
-"""What the tests on an NVIDIA GPU share. They are collected everywhere, and say why they did not run.
+"""Fixtures and rules of the tests on an NVIDIA GPU. They are collected everywhere, and say why they did not run.
 
-One GPU is enough for all but those with a `cards` fixture: NCCL refuses two ranks on one GPU, gloo does not.
+One GPU is enough for all but those with a `cards` fixture: NCCL refuses two ranks on one GPU, gloo does not. A worker
+for each core but a few, and then the tests whose figures other work on the GPU would change:
+
+    python -m pytest tests/gpu --confcutdir=tests/gpu -p no:cacheprovider -n 12 --dist load -W default -m "not alone"
+    python -m pytest tests/gpu --confcutdir=tests/gpu -p no:cacheprovider -n 0 -W default -m alone
 """
 
 from __future__ import annotations
@@ -18,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:  # so that this folder runs by itself: pytest --confcutdir=tests/gpu tests/gpu
     sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # torch takes one for each core, in each worker
+WARNINGS = ("default", "error::pytest.PytestUnhandledThreadExceptionWarning")
+"""Filters here: a warning of whichever torch and driver the GPU's machine has is listed, and fails no test."""
 
 
 def no_gpu() -> str:
@@ -48,10 +55,24 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return found
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Apply the filters to imports as well, where these tests run by themselves."""
+    if (config.invocation_params.dir / (config.getoption("confcutdir") or "")).resolve() == Path(__file__).parent:
+        for warnings in WARNINGS:
+            config.addinivalue_line("filterwarnings", warnings)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.gpu)
+    item.add_marker(pytest.mark.filterwarnings(*WARNINGS))
+    item.add_marker(pytest.mark.timeout(240))  # many workers share the cores, and some compile a whole ResNet twice
     if NO_GPU:
         item.add_marker(pytest.mark.skip(reason=NO_GPU))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the many short runs that look for waiting last: the others take longer, and each of them shows more."""
+    items.sort(key=lambda item: item.path.name == "test_gpu_no_waiting.py")
 
 
 @pytest.fixture
@@ -64,6 +85,17 @@ def cards() -> Callable[[int], None]:
             pytest.skip(f"needs {number} NVIDIA GPUs for NCCL, this machine has {torch.cuda.device_count()}")
 
     return need
+
+
+@pytest.fixture
+def compiler() -> None:
+    """Pass over a test where torch.compile lacks something."""
+    import torch
+
+    from trainer.engine.hardware.compiling import what_lacks
+
+    if lacking := what_lacks(torch.device("cuda")):
+        pytest.skip(lacking)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ CUDA = torch.device("cuda")
 SHAPE = (16, 12, 1024, 64)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("masked", [False, True])
 def test_kernels_are_timed_in_two_seconds(masked: bool, dropout: float) -> None:
@@ -25,7 +26,8 @@ def test_kernels_are_timed_in_two_seconds(masked: bool, dropout: float) -> None:
     call_ = AttentionCall(
         query=SHAPE, key=SHAPE, value=SHAPE, dtype=torch.bfloat16, causal=not masked, mask=mask, dropout=dropout
     )
-    torch.randn(8, device=CUDA)
+    with AttentionKernels() as attention:  # reads the libraries from the disk, which takes as long as that takes
+        attention.choose([call_.times(2)], CUDA, trials(), gpu_ms)
     began = time.perf_counter()
     with AttentionKernels() as attention:
         line = attention.choose([call_], CUDA, trials(), gpu_ms)
@@ -33,7 +35,9 @@ def test_kernels_are_timed_in_two_seconds(masked: bool, dropout: float) -> None:
     found = {name: float(ms) for name, ms in re.findall(r"(\w+) ([\d.]+) ms", line)}
     assert masked or {"flash", "efficient"} <= set(found)
     if found:
-        assert line.startswith(f"attention by {min(found, key=found.__getitem__)},")
+        chosen = re.match(r"attention by (\w+),", line)
+        assert chosen
+        assert found[chosen[1]] == min(found.values())
 
 
 def test_a_training_says_what_it_chose(call: Call, data_dir: Path, tmp_path: Path) -> None:  # noqa: F811  # fixtures

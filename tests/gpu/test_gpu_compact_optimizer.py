@@ -46,6 +46,7 @@ def test_updates_are_the_cpus_and_the_same_bits_from_cpu_memory(how: str) -> Non
         assert (one - cpu).norm() < 1e-3 * cpu.norm()
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("how", FORMATS)
 def test_compiled_updates_are_near(how: str, offload: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 
 from trainer.engine.weights import apart, checksum
@@ -31,6 +32,7 @@ def test_many_updates_on_a_gpu_and_on_a_cpu_are_no_drift() -> None:
     assert apart([sums[0], sums[0], checksum(model.parameters())]) == [2]
 
 
+@pytest.mark.alone
 def test_a_checksum_takes_milliseconds() -> None:
     weights = [torch.randn(1 << 24, device="cuda") for _ in range(8)]
     checksum(weights)

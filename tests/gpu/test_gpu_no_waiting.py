@@ -38,13 +38,14 @@ def test_batches_and_numbers_are_copied_without_waiting() -> None:
     assert weights.tolist() == [0.5, 2.0]
 
 
+@pytest.mark.alone
 def test_a_batch_arrives_while_the_gpu_computes() -> None:
-    copies = BatchCopies(CUDA)
-    copies.begin((torch.zeros(1).pin_memory(),))
+    copies, ones = BatchCopies(CUDA), torch.ones(1 << 20).pin_memory()
+    copies.begin((ones,))  # takes the GPU's memory, for which a driver may wait until nothing computes
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]  # clock cycles: about a second
     computing = torch.cuda.current_stream().record_event()
-    batch = copies.begin((torch.ones(1 << 20).pin_memory(),))
+    batch = copies.begin((ones,))
     assert copies._stream
     copies._stream.synchronize()
     assert not computing.query()

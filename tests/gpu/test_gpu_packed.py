@@ -58,7 +58,7 @@ def test_dropout_is_drawn_and_repeated_by_its_seed(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_logits_are_the_cpus_and_the_gpu_is_not_waited_for(compiled: bool) -> None:
+def test_logits_are_the_cpus_and_the_gpu_is_not_waited_for(compiled: bool, request: pytest.FixtureRequest) -> None:
     from trainer.engine.hardware.compiling import compile_in_place
 
     tokens, packed = a_row()
@@ -67,6 +67,7 @@ def test_logits_are_the_cpus_and_the_gpu_is_not_waited_for(compiled: bool) -> No
     expected = model(tokens, packed).detach()
     model.cuda()
     if compiled:
+        request.getfixturevalue("compiler")
         assert not compile_in_place(model, torch.device("cuda"))
     given, among = tokens.cuda(), on_gpu(packed)
     with torch.autocast("cuda", torch.bfloat16):

@@ -66,7 +66,7 @@ class Hardware:
         if not self.on_gpu:
             return 0.0
         tf32 = torch.backends.cuda.matmul.allow_tf32
-        return peak_flops(torch.cuda.get_device_name(self.device), self.dtype, tf32=tf32)
+        return peak_flops(torch.cuda.get_device_properties(self.device), self.dtype, tf32=tf32)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Around a forward pass: the precision of its products."""

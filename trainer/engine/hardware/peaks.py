@@ -1,54 +1,91 @@
-"""Peak rates of GPUs, by which a run's share of them (MFU, model FLOPs utilization) is computed.
+"""Peak rate of a GPU, by which a run's share of it (MFU, model FLOPs utilization) is computed.
 
-Without sparsity, as in the data sheets and architecture whitepapers of NVIDIA (Ampere GA102, Ada). A GeForce card that
-multiplies float16 at half the rate where it sums in float32 counts with that rate: torch sums so.
+A rate is multiprocessors × clock × operations of a multiprocessor in a clock, without sparsity. The operations are
+those of NVIDIA's architecture whitepapers (V100, Turing, A100, GA102, Ada, H100, RTX Blackwell). The clock is the boost
+clock in the card's BIOS, which CUDA reports, of a laptop's card as well; not NVML's highest clock, which is 3.1 GHz for
+an RTX 4090, while its data sheet counts with 2.52.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 
-class PeakRates(NamedTuple):
-    half: float
-    """bfloat16 or float16 in Tensor Cores."""
-    tf32: float
-    """float32 in Tensor Cores; 0: the card has no such units."""
-    single: float
+class CardProperties(Protocol):
+    """Result of `torch.cuda.get_device_properties`, or what is read of it. `clock_rate`, in kHz, may be missing."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def major(self) -> int: ...
+
+    @property
+    def minor(self) -> int: ...
+
+    @property
+    def multi_processor_count(self) -> int: ...
+
+
+class Operations(NamedTuple):
+    """Floating-point operations of a multiprocessor in a clock."""
+
+    half: int
+    """In Tensor Cores, float16 (from 8.0 on also bfloat16) summed in float32, as torch sums; from 8.0 on half as many
+    in TF32."""
+    single: int
     """float32 outside of them."""
+    names: str
+    """Pattern of the names of cards that have this rate: others of their capability lack Tensor Cores (GTX 16, T1000)
+    or have slower ones."""
 
 
-TERA = 1e12
-PEAKS = {
-    "H100 PCIe": PeakRates(756, 378, 51),
-    "H100 NVL": PeakRates(835, 417, 60),
-    "H100": PeakRates(989, 494, 67),
-    "H200": PeakRates(989, 494, 67),
-    "A100": PeakRates(312, 156, 19.5),
-    "A30": PeakRates(165, 82, 10.3),
-    "A40": PeakRates(149.7, 74.8, 37.4),
-    "A10": PeakRates(125, 62.5, 31.2),
-    "L40S": PeakRates(362, 183, 91.6),
-    "L40": PeakRates(181, 90.5, 90.5),
-    "L4": PeakRates(121, 60, 30.3),
-    "V100": PeakRates(125, 0, 15.7),
-    "T4": PeakRates(65, 0, 8.1),
-    "RTX 3090": PeakRates(71, 35.6, 35.6),
-    "RTX 4090": PeakRates(165.2, 82.6, 82.6),
+OPERATIONS = {
+    (7, 0): Operations(1024, 128, r"V100"),
+    (7, 5): Operations(1024, 128, r"RTX|T4"),
+    (8, 0): Operations(2048, 128, r"A100|A800|A30"),
+    (8, 6): Operations(1024, 256, r"RTX|A2|A10|A16|A40"),
+    (8, 9): Operations(1024, 256, r"RTX|L4|L40|L40S"),
+    (9, 0): Operations(4096, 256, r"H100|H200|H800|GH200"),
+    (10, 0): Operations(8192, 256, r"B200|GB200"),
+    (12, 0): Operations(1024, 256, r"RTX"),
 }
-"""In TFLOP/s, by a part of the card's name; of several that fit, the first counts."""
+HALVED = r"GeForce|L40"
+"""Cards of 7.5, 8.6, 8.9 and 12.0 with half of these operations where they sum in float32."""
+TENSOR_CLOCKS = {
+    r"H100 PCIe": 1.62e9,  # 756 TFLOP/s
+    r"H100 NVL|H200 NVL": 1.545e9,  # 835
+    r"H100|H200|H800|GH200": 1.83e9,  # 989
+    r"B200": 1.856e9,  # 2250
+    r"GB200": 2.0e9,  # 2500
+}
+"""Clock by which the data sheet's figure for Tensor Cores is computed, of cards where it is lower than CUDA's (1.98 GHz
+for an H100): by a part of the name; of several that fit, the first counts."""
+PLAUSIBLE_HZ = 0.5e9, 4e9
+"""Range of clocks: a number outside is not in kHz, and the rate is not known."""
 
 
-def peak_flops(name: str, dtype: torch.dtype, *, tf32: bool) -> float:
-    """Peak FLOP/s of a card for matrix products of this type; 0: the card is not known. `tf32`: whether float32 may be
-    multiplied in Tensor Cores."""
-    of_a_laptop = "Laptop" in name or "Max-Q" in name  # of the same name, and slower
-    found = next((rates for part, rates in PEAKS.items() if re.search(rf"\b{part}\b", name) and not of_a_laptop), None)
-    if found is None:
+def peak_flops(card: CardProperties, dtype: torch.dtype, *, tf32: bool) -> float:
+    """Peak FLOP/s of a card for matrix products of this type; 0: not known. `tf32`: whether float32 may be multiplied
+    in Tensor Cores."""
+    capability, clock = (card.major, card.minor), 1e3 * float(getattr(card, "clock_rate", 0))
+    operations = OPERATIONS.get(capability)
+    known = operations is not None and _named(operations.names, card.name) and "GTX" not in card.name
+    if operations is None or not known or not PLAUSIBLE_HZ[0] <= clock <= PLAUSIBLE_HZ[1]:
         return 0.0
-    if dtype is not torch.float32:
-        return found.half * TERA
-    return (found.tf32 if tf32 and found.tf32 else found.single) * TERA
+    ampere = capability >= (8, 0)
+    if dtype is torch.float32 and not (tf32 and ampere):
+        return card.multi_processor_count * clock * operations.single
+    if dtype is torch.bfloat16 and not ampere:
+        return 0.0
+    halved = 2 if _named(HALVED, card.name) else 1
+    clock = next((hz for names, hz in TENSOR_CLOCKS.items() if _named(names, card.name)), clock)
+    rate = card.multi_processor_count * clock * operations.half / halved
+    return rate / 2 if dtype is torch.float32 else rate
+
+
+def _named(names: str, name: str) -> bool:
+    return re.search(rf"\b(?:{names})\b", name) is not None

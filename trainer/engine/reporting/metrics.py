@@ -11,19 +11,37 @@ from contextlib import contextmanager
 from statistics import median
 from types import TracebackType
 
+import numpy as np
+
 from contract.cost_model.units import duration, thousands
 from contract.events import SampleWritten, StepDone, TrainingDone, TrainingStopped
-from trainer.engine.dataloader import MicroBatchLoader
+from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.early_stopping import EarlyStopping
+from trainer.engine.hardware.card_use import PassCost, recommendation
 from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.rank_speed import ComputeTimes
 from trainer.engine.reporting.remaining_time import FIRST_STEPS, RemainingTime
 from trainer.engine.reporting.reporters import Reporters, TrainingBegun
+from trainer.engine.run import TrainingRun
 from trainer.engine.setup import TrainingSetup
 from trainer.engine.step_stats import StepStats, TakenStep
 
 USUAL_STEPS = FIRST_STEPS
 """Steps whose median is the usual time of a step."""
+
+
+def _on_card_use(run: TrainingRun, split: BatchSplit, peak: float, flops_per_unit: float) -> str:
+    """Line for people where this rank's passes leave much of its GPU idle; otherwise empty."""
+    options, samples = run.options, min(split.micro_batch, split.share)
+    by_memory = options.memory == "auto" or options.micro_batch_size == "auto"
+    if options.cuda_graphs or not peak or (by_memory and samples < split.share):
+        return ""
+    flops = flops_per_unit * run.workload.count_units(np.arange(1))
+    tensors = sum(parameter.requires_grad for parameter in run.workload.model.parameters())
+    by_size = isinstance(options.micro_batch_size, int)
+    most = split.share if by_size or options.global_batch_size else run.workload.train_samples
+    cost = PassCost(flops=flops, peak=peak, tensors=tensors)
+    return recommendation(cost, samples, most, "--micro-batch-size" if by_size else "--batch-size")
 
 
 class Throughput:
@@ -105,7 +123,8 @@ class TrainingReporter:
         self._times = ComputeTimes(run.group.all_gather_text(run.place.label))
         self._loss = math.nan
         self._flops = run.workload.flops_per_unit()
-        peaks = run.group.all_gather_scalar(run.hardware.peak_flops)
+        own_peak = run.hardware.peak_flops
+        peaks = run.group.all_gather_scalar(own_peak)
         self._peak = sum(peaks) if all(peaks) else 0.0
         """Peak rate of all ranks together; 0: one of them is not known."""
         size = sum(parameter.numel() for parameter in run.workload.model.parameters())
@@ -113,6 +132,8 @@ class TrainingReporter:
             f"{thousands(size)} parameters, {thousands(run.workload.train_samples)} training samples,"
             f" {run.per_step} per step, {final_step} steps"
         )
+        if line := _on_card_use(run, loader.split, own_peak, self._flops):
+            run.events.say(line)
         self._began = time.perf_counter()
         begun = TrainingBegun(
             run_id=run.place.run_id, run_dir=run.options.run_dir, first_step=setup.start.step + 1,
