@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from tests.trainer.late_device import NAME, Waits, late_device
 from tests.trainer.observed import same
 from trainer.config import TrainOptions
-from trainer.engine.checkpoints.resume import _optimizer_tensors
+from trainer.engine.checkpoints.resume import _prepare_optimizer, _settings, _tensors, _with_state
 from trainer.engine.optimization import compact
 from trainer.engine.optimization.compact import CompactOptimizer
 from trainer.engine.optimization.moment_formats import BLOCK, EXPONENTS, FORMATS, in_blocks, rounding
@@ -239,9 +240,11 @@ def test_a_checkpoint_of_another_format_is_converted_and_named(kind: str, before
     expected, found = train(net, optimizer, range(5, 12)), train(other, changed, range(5, 12))
     assert found == pytest.approx(expected, rel=0.1, abs=0.05)
     # A rank without the file makes room for exactly these tensors, in the same order.
-    theirs = _optimizer_tensors(built(rank, kind, after), filled=False)
-    mine = _optimizer_tensors(changed, filled=True)
-    assert [(one.shape, one.dtype) for one in theirs] == [(one.shape, one.dtype) for one in mine]
+    mine: Any = SimpleNamespace(model=other, optimizer=changed)
+    theirs: Any = SimpleNamespace(model=rank, optimizer=built(rank, kind, after))
+    _prepare_optimizer(theirs, [_settings(group) for group in changed.param_groups], _with_state(mine))
+    kinds = [[(name, one.shape, one.dtype) for name, one in _tensors(each).items()] for each in (mine, theirs)]
+    assert kinds[0] == kinds[1]
 
 
 def test_a_state_of_another_model_is_refused() -> None:
