@@ -39,3 +39,21 @@ def gemm_rate(dtype: Any, device: str, size: int, trials: int = 7) -> float:
         synchronize()
         best = min(best, time.perf_counter() - began)
     return 2.0 * size**3 / best
+
+
+def copy_rate(device: str, size: int, trials: int = 7) -> float:
+    """Bytes read and written per second by a copy of `size` bytes within the device's memory, in the best trial."""
+    import torch
+
+    from benchmarks.stopwatch import synchronize
+
+    source = torch.empty(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = float("inf")
+    for _ in range(trials):
+        synchronize()
+        began = time.perf_counter()
+        target.copy_(source)
+        synchronize()
+        best = min(best, time.perf_counter() - began)
+    return 2.0 * size / best

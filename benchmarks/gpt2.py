@@ -31,7 +31,7 @@ def ours(*flags: str) -> Callable[[argparse.Namespace], Measured]:
 
     def measure(given: argparse.Namespace) -> Measured:
         gpt2_peers.limit_memory(given)
-        watch = Stopwatch(given.warmup, given.steps)
+        watch = Stopwatch.of(given)
         work = ["--preset", given.preset, "--batch-size", given.batch_size, "--seq-len", given.seq_len]
         data = ["--data-dir", given.data_dir.resolve(), "--lr", gpt2_peers.LR, "--schedule", "constant"]
         last = steps_of(watch, ["gpt2", *map(str, [*work, *data]), "--warmup-steps", "0", *flags])
@@ -46,6 +46,7 @@ CONTESTANTS = (
     Candidate(name="ours-fp32", measure=ours("--no-amp", "--no-compile"), note="float32, not compiled"),
     Candidate(name="ours-amp", measure=ours("--no-compile"), note="its default precision, not compiled"),
     Candidate(name="ours-compiled", measure=ours("--compile"), note="and compiled, on a CPU too"),
+    Candidate(name="ours-compiled-fp32", measure=ours("--compile", "--no-amp"), note="compiled, in float32"),
     Candidate(name="ours-checkpointing", measure=ours("--use-gradient-checkpointing")),
     Candidate(
         name="ours-selective",

@@ -59,16 +59,16 @@ class Tokens:
         manifest = json.loads((given.data_dir / "manifest.json").read_text())
         (shard, *_) = manifest["splits"]["train"]["shards"]
         dtype = np.dtype("<u2") if manifest["vocab_size"] <= 1 << 16 else np.dtype("<u4")
-        self._tokens = np.memmap(given.data_dir / shard["file"], dtype, "r")
+        self.tokens = np.memmap(given.data_dir / shard["file"], dtype, "r")
         self._length = given.seq_len
 
     def __len__(self) -> int:
-        return len(self._tokens) // self._length
+        return len(self.tokens) // self._length
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         import torch
 
-        window = self._tokens[number * self._length : (number + 1) * self._length]
+        window = self.tokens[number * self._length : (number + 1) * self._length]
         tokens = torch.from_numpy(window.astype("int64"))
         return {"input_ids": tokens, "labels": tokens}
 
@@ -119,7 +119,7 @@ def hf_trainer(kind: str) -> Callable[[argparse.Namespace], Measured]:
 
     def measure(given: argparse.Namespace) -> Measured:
         limit_memory(given)
-        watch = Stopwatch(given.warmup, given.steps)
+        watch = Stopwatch.of(given)
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
         class Timed(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -159,7 +159,7 @@ def hf_trainer(kind: str) -> Callable[[argparse.Namespace], Measured]:
 def lightning(kind: str) -> Callable[[argparse.Namespace], Measured]:
     def measure(given: argparse.Namespace) -> Measured:
         limit_memory(given)
-        watch = Stopwatch(given.warmup, given.steps)
+        watch = Stopwatch.of(given)
         import lightning as L
         import torch
         from torch.utils.data import DataLoader
@@ -220,7 +220,7 @@ def lightning(kind: str) -> Callable[[argparse.Namespace], Measured]:
 def plain(given: argparse.Namespace) -> Measured:
     """A simple script: float32, explicit attention, the usual dropout, the loss read in each step."""
     limit_memory(given)
-    watch = Stopwatch(given.warmup, given.steps)
+    watch = Stopwatch.of(given)
     import torch
     from torch.utils.data import DataLoader
 
@@ -242,7 +242,7 @@ def plain(given: argparse.Namespace) -> Measured:
 def plain_tuned(given: argparse.Namespace) -> Measured:
     """The same, optimized: autocast, SDPA, fused AdamW, no dropout, no synchronization; compiled on CUDA."""
     limit_memory(given)
-    watch = Stopwatch(given.warmup, given.steps)
+    watch = Stopwatch.of(given)
     import torch
     from torch.utils.data import DataLoader
 
@@ -262,6 +262,89 @@ def plain_tuned(given: argparse.Namespace) -> Measured:
         optimizer.zero_grad(set_to_none=True)
         if watch.after(step):
             break
+    return result(given, watch, loss.item())
+
+
+# ── nanoGPT ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def nanogpt(given: argparse.Namespace) -> Measured:
+    """A model and a loop as nanoGPT's (github.com/karpathy/nanoGPT, MIT): vocabulary padded to a multiple of 64, no
+    biases, compiled whole with its loss, fused AdamW, the next batch copied while the device computes."""
+    limit_memory(given)
+    watch = Stopwatch.of(given)
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    shape, on_gpu = shape_of(given), given.device == "cuda"
+    heads, width, length = shape.heads, shape.width, shape.seq_len
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before_attention, self.before_mlp = (nn.LayerNorm(width, bias=False) for _ in range(2))
+            self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = (
+                part.view(*x.shape[:2], heads, width // heads).transpose(1, 2)
+                for part in self.qkv(self.before_attention(x)).split(width, dim=2)
+            )
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(mixed.transpose(1, 2).contiguous().view(x.shape))
+            return x + self.down(F.gelu(self.up(self.before_mlp(x))))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(-(-shape.vocab_size // 64) * 64, width)
+            self.positions = nn.Embedding(length, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(shape.layers))
+            self.norm = nn.LayerNorm(width, bias=False)
+            self.head = nn.Linear(width, self.tokens.num_embeddings, bias=False)
+            self.head.weight = self.tokens.weight
+            for parameter in self.parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, tokens: Any, following: Any) -> Any:
+            x = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))
+            for block in self.blocks:
+                x = block(x)
+            scores = self.head(self.norm(x))
+            return F.cross_entropy(scores.view(-1, scores.size(-1)), following.view(-1))
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    data, chance = Tokens(given).tokens, np.random.default_rng(1)
+
+    def batch() -> tuple[Any, Any]:
+        starts = chance.integers(len(data) - length - 1, size=given.batch_size)
+        rows = torch.from_numpy(np.stack([data[at : at + length + 1] for at in starts]).astype(np.int64))
+        parts = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+        if not on_gpu:
+            return parts
+        x, y = (part.pin_memory().to("cuda", non_blocking=True) for part in parts)
+        return x, y
+
+    model = Model().to(given.device)
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) is two] for two in (True, False))
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, fused=True)
+    compiled = torch.compile(model) if on_gpu else model
+    there, step, done = batch(), 0, False
+    while not done:
+        with torch.autocast(given.device, torch.bfloat16, enabled=native_bf16(given)):
+            loss = compiled(*there)
+        there = batch()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step += 1
+        done = watch.after(step)
     return result(given, watch, loss.item())
 
 
@@ -303,5 +386,10 @@ CONTESTANTS = (
         measure=plain_tuned,
         needs=("transformers",),
         note="a hand-written loop with all optimizations",
+    ),
+    Candidate(
+        name="nanogpt-like",
+        measure=nanogpt,
+        note="its own model without biases, 50,304 rows, compiled whole on CUDA, fused AdamW",
     ),
 )

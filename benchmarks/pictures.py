@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 CLASSES = 10
@@ -27,3 +28,12 @@ def make(folder: Path, count: int, side: int) -> None:
         whole = file.with_suffix(".part")
         Image.fromarray((shapes + grain).clip(0, 255).astype(np.uint8)).save(whole, "JPEG", quality=QUALITY)
         whole.rename(file)
+
+
+def repeat(folder: Path, into: Path, times: int) -> None:
+    """Make a folder with each file so many times: a loader that ends an epoch every few batches waits at each end."""
+    for file in sorted(folder.rglob("*.jpg")):
+        target = into / file.parent.name
+        target.mkdir(parents=True, exist_ok=True)
+        for number in range(times):
+            shutil.copyfile(file, target / f"{file.stem}-{number}.jpg")

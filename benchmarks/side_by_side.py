@@ -209,6 +209,10 @@ def _parse(comparison: Comparison, argv: Sequence[str]) -> argparse.Namespace:
         metavar="S",
         help="begin no round that would end later (default: all)",
     )
+    parser.add_argument(
+        "--windows", type=int, default=1, metavar="N", help="of --steps each, timed back to back (default: 1)"
+    )
+    parser.add_argument("--settle-steps", type=int, default=0, metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the JSON instead of the Markdown")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write JSON to this file")
     parser.add_argument("--measure", choices=names, metavar="NAME", help=argparse.SUPPRESS)

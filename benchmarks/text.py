@@ -27,7 +27,7 @@ from benchmarks.stopwatch import Measured, Stopwatch
 
 def ours(flags: str, *, epoch_before: bool = False) -> Callable[[argparse.Namespace], Measured]:
     def measure(given: argparse.Namespace) -> Measured:
-        watch = Stopwatch(given.steps if epoch_before else given.warmup, given.steps)
+        watch = Stopwatch.of(given, warmup=given.steps if epoch_before else None)
         work = ["--data-dir", given.data_dir.resolve(), "--max-length", given.max_length, "--lr", text_peers.LR]
         work += ["--schedule", "constant", "--warmup-steps", 0, "--num-workers", 0]
         if "--grad-accum" not in flags:
@@ -87,6 +87,12 @@ CONTESTANTS = (
         name="+cache",
         measure=ours(f"--no-compile {FREEZE}", epoch_before=True),
         note="and their outputs cached: from the second epoch on",
+    ),
+    Candidate(
+        name="+freeze-graphs",
+        measure=ours(f"--compile --cuda-graphs {FREEZE} --no-cache-frozen"),
+        only_on="cuda",
+        note="frozen, compiled, by CUDA graphs",
     ),
     Candidate(name="ours-frozen-fp32", measure=ours(f"{BUCKETED} {FREEZE} --no-cache-frozen"), note="frozen, float32"),
     Candidate(

@@ -107,7 +107,7 @@ def hf_trainer(*, tuned: bool = False, frozen: bool = False) -> Callable[[argpar
     """Fixed padding; `tuned`: the options of its performance guides, including texts grouped by length."""
 
     def measure(given: argparse.Namespace) -> Measured:
-        watch = Stopwatch(given.warmup, given.steps)
+        watch = Stopwatch.of(given)
         from transformers import Trainer, TrainerCallback, TrainingArguments
 
         class Timed(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -146,7 +146,7 @@ def hf_trainer(*, tuned: bool = False, frozen: bool = False) -> Callable[[argpar
 
 def plain(given: argparse.Namespace) -> Measured:
     """The original guide's script: float32, all padded, explicit attention, the loss read in each step."""
-    watch = Stopwatch(given.warmup, given.steps)
+    watch = Stopwatch.of(given)
     import torch
     from torch.utils.data import DataLoader
 

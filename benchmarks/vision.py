@@ -42,7 +42,7 @@ CHANCE = (
 
 def ours(flags: str) -> Callable[[argparse.Namespace], Measured]:
     def measure(given: argparse.Namespace) -> Measured:
-        watch = Stopwatch(given.warmup, given.steps)
+        watch = Stopwatch.of(given)
         work = ["--images", given.images, "--image-size", given.image_size, "--model", given.model]
         work += ["--batch-size", given.batch_size, "--lr", LR, "--schedule", "constant", "--warmup-steps", 0]
         last = steps_of(watch, ["vision", *map(str, work), *flags.format(workers=given.workers).split()])
@@ -67,6 +67,12 @@ CONTESTANTS = (
         note="without the cache of decoded pictures, as with more pictures than it holds",
     ),
     Candidate(name="ours-compiled", measure=ours("--compile"), needs=NEEDS, note="and compiled from the start"),
+    Candidate(
+        name="ours-compiled-uncached",
+        measure=ours("--no-cache --compile --num-workers {workers}"),
+        needs=NEEDS,
+        note="compiled from the start, without the cache, with as many workers as timm",
+    ),
     Candidate(
         name="ours-plain", measure=ours(_rung(0)), needs=NEEDS, note="the trainer with all optimizations disabled"
     ),

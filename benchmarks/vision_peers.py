@@ -48,7 +48,7 @@ class Folder:
 
 def naive(given: argparse.Namespace) -> Measured:
     """float32, NCHW, not compiled, loaded in the training process, the loss read in each step."""
-    watch = Stopwatch(given.warmup, given.steps)
+    watch = Stopwatch.of(given)
     import torch
     from torch.utils.data import DataLoader
 
@@ -88,7 +88,7 @@ def over_epochs(watch: Stopwatch, loader: Any, step: Callable[[Any, Any], float]
 def timm_recipe(given: argparse.Namespace) -> Measured:
     """As `train.py --amp --channels-last --torchcompile`: timm's model, loader with prefetcher and workers,
     optimizer; its random resized crops and mirroring, its other augmentation off."""
-    watch = Stopwatch(given.warmup, given.steps)
+    watch = Stopwatch.of(given)
     import timm
     import torch
     from timm.data import create_dataset, create_loader
@@ -115,7 +115,7 @@ def timm_recipe(given: argparse.Namespace) -> Measured:
     )
     model = timm.create_model(given.model, num_classes=CLASSES).to(given.device, memory_format=torch.channels_last)
     optimizer = create_optimizer_v2(model, opt="adamw", lr=LR, weight_decay=1e-4)
-    compiled = torch.compile(model)
+    compiled = model if given.quick else torch.compile(model)
     criterion = torch.nn.CrossEntropyLoss()
     amp = native_bf16(given)
 

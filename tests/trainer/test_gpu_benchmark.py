@@ -1,8 +1,14 @@
-"""The benchmark of a GPU, rehearsed on a CPU: what it runs, what it leaves, and how it judges."""
+"""The proof on a card, rehearsed on a CPU: what it starts, what it says when, what is left of a run that is cut."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,130 +16,170 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import gpu
-from benchmarks.gpu import GOALS, PARTS, Goal, Part, times, verdict
-from benchmarks.side_by_side import Comparison, _parse
+from benchmarks import gpu, waves
+from benchmarks.gpu import GOALS, PARTS, Goal, Part, Results, of, ratio, summary
+from benchmarks.side_by_side import ROOT, Comparison, _parse
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.waves import Contestant, Limits
 
-WORK = {part.name: part for part in PARTS}
+FOLDERS = {"data": Path("data"), "pictures": Path("pictures")}
+CONTESTANTS = [one for part in PARTS for one in part.contestants(FOLDERS, rehearsed=False)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    gpu.make_data(folder, tiny=True)
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_kind_of_part_runs_and_leaves_its_files(tmp_path: Path) -> None:
-    """One part of each module; the others differ in options, which are parsed below."""
-    kinds = ("correctness", "memory", "vision", "text", "exchange", "muon")
-    assert {part.argv[0] for part in PARTS} == {WORK[name].argv[0] for name in kinds}
-    words = ["--out", str(tmp_path), "--rehearse", "--only", *kinds]
-    assert gpu.main(words) == 0, [log.read_text()[-2000:] for log in tmp_path.glob("*.log")]
-    for name in kinds:
-        assert json.loads((tmp_path / f"{name}.json").read_text())
-        assert "no figure here means anything" in (tmp_path / f"{name}.md").read_text()
-    tests = json.loads((tmp_path / "correctness.json").read_text())
-    assert tests["failed"] == 0
-    assert tests["skipped"] + tests["passed"] > 20
-    report = (tmp_path / "README.md").read_text()
-    assert report.count("not measured") == len(GOALS)
-    assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.parametrize("part", [part for part in PARTS if "--repeats" in part.argv], ids=lambda part: part.name)
-def test_the_options_of_a_comparison_exist(part: Part) -> None:
-    comparison: Comparison = import_module(part.argv[0]).COMPARISON
-    words = [word.format(out="out.json", data="data", within="9") for word in part.argv[1:]]
-    given = _parse(comparison, words)
-    shown = {name for table in comparison.tables if table.name in given.table for name in table.names}
-    assert given.repeats >= 3
-    assert set(given.only or shown) <= shown
-
-
-@pytest.mark.parametrize(
-    ("part", "names"),
-    [
-        ("peers-16", gpu.BEST_AT_16),
-        ("peers-64", ("ours-compiled",)),
-        ("shipped", ("ours", "hf-trainer", "lightning")),
-        ("memory", ("ours-frugal", "ours-compiled")),
-        ("vision", ("ours", "ours-compiled", "naive", "timm")),
-        ("text", ("ours", "hf-trainer")),
-    ],
-)
-def test_the_goals_candidates_are_measured_by_their_parts(part: str, names: tuple[str, ...]) -> None:
-    comparison: Comparison = import_module(WORK[part].argv[0]).COMPARISON
-    words = [word.format(out="out.json", data="data", within="9") for word in WORK[part].argv[1:]]
-    given = _parse(comparison, words)
-    shown = {name for table in comparison.tables if table.name in given.table for name in table.names}
-    assert set(names) <= set(given.only or shown)
-    rounds = {name: [{"measured": {"units_per_s": 9.0, "peak_mib": 1.0, "more": {"MFU": 0.5}}}] for name in names}
-    goals = [goal for goal in GOALS if goal.part == part]
-    assert goals
-    assert all(goal.figure({"rounds": rounds}) is not None for goal in goals)
-
-
-def measured(*rates: float) -> list[dict[str, Any]]:
-    return [{"measured": {"units_per_s": rate, "peak_mib": 100 / rate, "more": {}}} for rate in rates]
-
-
-def test_ratios_are_medians_over_rounds_to_the_fastest_of_the_others() -> None:
-    result = {"rounds": {"ours": measured(20, 30, 90), "slow": measured(1, 1, 1), "fast": measured(10, 10, 10)}}
-    assert times("ours", "slow", "fast")(result) == 3.0
-    assert times("ours", "slow", "absent")(result) == 30.0
-    assert times("ours", "absent")(result) is None
-    assert times("absent", "slow")(result) is None
-    assert times("ours", "fast", figure="peak_mib")(result) == pytest.approx(1 / 3)
-
-
-def test_goals_are_met_missed_or_not_measured(tmp_path: Path) -> None:
-    goal = Goal(text="speed", part="peers", figure=times("ours", "peer"), at_least=1.15)
-    assert verdict(goal, tmp_path, rehearsed=False) == ("", "not measured: this part has not run")
-    file = tmp_path / "peers.json"
-    for ours, expected in ((2.0, ("2", "met")), (1.0, ("1", "missed"))):
-        file.write_text(json.dumps({"rounds": {"ours": measured(ours), "peer": measured(1.0)}}))
-        assert verdict(goal, tmp_path, rehearsed=False) == expected
-    file.write_text(json.dumps({"rounds": {"ours": measured(1.0), "peer": [{"measured": None}]}}))
-    assert verdict(goal, tmp_path, rehearsed=False) == ("", "not measured: a candidate did not run")
-    assert verdict(goal, tmp_path, rehearsed=True) == ("", "not measured: a rehearsal")
-
-
-@pytest.mark.parametrize(("needed", "figure"), [([0.5, 0.6], 0.6), ([0.5, None], float("inf")), ([], None)])
-def test_muon_needs_what_its_worst_seed_needs(needed: list[float | None], figure: float | None) -> None:
-    (goal,) = (goal for goal in GOALS if goal.part == "muon")
-    assert goal.figure({"muon_tokens_to_adamws_loss": dict(enumerate(needed))}) == figure
-
-
-def once(name: str, code: str) -> Part:
-    words = ("timeit", "-n1", "-r1", "-s", "import time, pathlib", code)
-    return Part(name=name, title=name, argv=words, rehearsal=words)
-
-
-def test_a_part_that_is_cut_off_leaves_no_rank_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun starts its ranks in sessions of their own."""
-    child = "import os, pathlib, time; pathlib.Path('{out}.rank').write_text(str(os.getpid())); time.sleep(600)"
-    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
-    kept = tmp_path / "rank"
-    part = once("hanging", start.replace("{out}.rank", str(kept)))
-    assert "not done after 5 s" in gpu.run_part(part, tmp_path, tmp_path, rehearsed=True, limit_s=5)
-    assert not psutil.pid_exists(int(kept.read_text())) or psutil.Process(int(kept.read_text())).status() == "zombie"
-
-
-def test_a_part_that_was_cut_off_is_repeated_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_every_contestant_whose_packages_are_here_has_a_figure(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = "pathlib.Path('{out}').write_text('1')"
-    monkeypatch.setattr(gpu.gpt2, "prepare", lambda _given: None)
-    monkeypatch.setattr(gpu, "LIMIT_S", 3)
-    monkeypatch.setattr(gpu, "GOALS", ())
-    monkeypatch.setattr(gpu, "PARTS", (once("quick", write), once("slow", f"{write}; time.sleep(60)")))
-    assert gpu.main(["--out", str(tmp_path)]) == 1
-    assert {file.name for file in tmp_path.glob("*.json")} == {"quick.json"}
-    assert "not done after 3 s; see slow.log" in capfd.readouterr().err
-    monkeypatch.setattr(gpu, "PARTS", (once("quick", "1 / 0"), once("slow", write)))
-    assert gpu.main(["--out", str(tmp_path)]) == 0
-    said = capfd.readouterr().err
-    assert "1 of 2: quick: done already" in said
-    assert {file.name for file in tmp_path.glob("*.json")} == {"quick.json", "slow.json"}
-    monkeypatch.setattr(gpu, "PARTS", (once("failing", "1 / 0"),))
-    assert gpu.main(["--out", str(tmp_path)]) == 1
-    assert "failed with exit code 1; see failing.log" in capfd.readouterr().err
-    assert "ZeroDivisionError" in (tmp_path / "failing.log").read_text()
-    assert gpu.main(["--out", str(tmp_path), "--minutes", "0"]) == 1
-    assert "no time left; the same command continues here" in capfd.readouterr().err
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # which takes most of the time, and has tests of its own
+    parts = ("facts", "gpt2", "vision", "text")
+    words = ["--rehearse", "--data", str(tiny), "--out", str(tmp_path), "--seconds", "550", "--only", *parts]
+    assert gpu.main(words) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert said == [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    results = {(line["part"], line["name"]): line for line in said if "name" in line and "turn" not in line}
+    for part in PARTS:
+        for name in part.names if part.name in parts else ():
+            line = results[part.name, name]
+            missing = str(line.get("problem", "")).startswith(("not installed", "needs cuda"))
+            assert missing or line["units_per_s"] > 0, line
+    assert results["gpt2", "ours-compiled"]["units_per_s"]
+    assert results["gpt2", "nanogpt-like"]["units_per_s"]
+    assert len([line for line in said if line.get("turn") and line["name"] == "ours-compiled"]) == 2
+    assert "met" not in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize("one", CONTESTANTS, ids=lambda one: f"{one.part}-{one.name}")
+def test_the_options_on_a_card_exist(one: Contestant) -> None:
+    comparison: Comparison = import_module(one.argv[0]).COMPARISON
+    given = _parse(comparison, list(one.argv[1:]))
+    assert given.device == "cuda"
+    assert given.measure == one.name.partition("@")[0]
+    assert Stopwatch.of(given).last <= 300
+
+
+def test_the_goals_read_what_the_parts_measure() -> None:
+    found = {
+        (one.part, one.name): {"units_per_s": 2.0, "peak_mib": 1.0, "MFU": 0.5, "drift": 1.0} for one in CONTESTANTS
+    }
+    found["tests", ""] = {"failed": 0, "passed": 9}
+    rows = summary(found, rehearsed=False)
+    assert len(rows) == len(GOALS) + 2 <= 60
+    assert not any("not measured" in row for row in rows)
+
+
+def test_a_goal_is_met_missed_or_not_measured() -> None:
+    goal = Goal(text="speed", figure=ratio(of("gpt2", "ours"), of("gpt2", "peer")), at_least=1.05)
+    found: dict[tuple[str, str], dict[str, Any]] = {("gpt2", "ours"): {"units_per_s": 2.0}}
+    with pytest.raises(KeyError):
+        goal.figure(found)
+    found["gpt2", "peer"] = {"units_per_s": 1.0}
+    assert goal.figure(found) == 2.0
+
+
+def test_a_line_is_in_the_file_before_the_next_is_measured(tmp_path: Path) -> None:
+    with Results(tmp_path) as results:
+        results.say({"part": "gpt2", "name": "ours", "turn": 1, "step_ms": [2.0, 2.0]})
+        results.say({"part": "gpt2", "name": "ours", "turn": 2, "step_ms": [2.5, 2.5]})
+        results.say({"part": "gpt2", "name": "peer", "problem": "ended"})
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [line["name"] for line in lines] == ["ours", "ours", "peer"]
+    assert results.found["gpt2", "ours"]["drift"] == pytest.approx(0.8)
+    assert ("gpt2", "peer") not in results.found
+
+
+# ── Waves ─────────────────────────────────────────────────────────────────────────────────────────
+
+SAYS = "import json, os, sys, time; from benchmarks.stopwatch import Stopwatch, Turn; from pathlib import Path; "
+WATCH = "w = Stopwatch(1, 2, windows=2, settle=1, turn=Turn.from_environ(os.environ)); "
+STEPS = "[w.after(step) for step in range(1, w.last + 1)]; m = w.measured(1, 'units'); "
+RESULT = "print(json.dumps({'units_per_s': m.units_per_s, 'unit': 'units', 'more': {}, 'machine': {}}), flush=True); "
+
+
+def contestant(name: str, code: str, turns: int = 1) -> Contestant:
+    return Contestant(part="part", name=name, argv=("timeit", "-n1", "-r1", "-s", SAYS + code, "pass"), turns=turns)
+
+
+@pytest.fixture
+def said() -> list[dict[str, Any]]:
+    return []
+
+
+def test_contestants_wait_for_each_other_and_take_turns(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+    log = tmp_path / "log"
+    note = f"note = Path({str(log)!r}).open('a'); "
+    code = f"{note}{WATCH}print('NAME', file=note, flush=True); {STEPS}{RESULT}time.sleep(60)"
+    names = ("first", "second")
+    wave = [contestant(name, code.replace("NAME", name), turns=2 if name == "first" else 1) for name in names]
+    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: said.append(dict(line)))
+    turns = [(line["name"], line["turn"]) for line in said if "turn" in line]
+    assert turns == [("first", 1), ("second", 1), ("first", 2)]
+    assert all(len(line["step_ms"]) == 2 for line in said if "turn" in line)
+    assert [line["name"] for line in said if "units_per_s" in line] == ["second", "first"]
+    assert sorted(log.read_text().split()) == ["first", "second"]
+
+
+def test_who_fails_says_why_and_the_others_go_on(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+    fails = contestant("fails", "[print(n, file=sys.stderr) for n in range(9)]; 1 / 0")
+    wave = [fails, contestant("works", f"{WATCH}{STEPS}{RESULT}os._exit(0)")]
+    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: said.append(dict(line)))
+    failed = next(line for line in said if line["name"] == "fails")
+    assert failed["problem"] == "ended with exit code 1"
+    assert len(failed["last_lines"]) == 6
+    assert "ZeroDivisionError" in failed["last_lines"][-1]
+    assert any(line["name"] == "works" and "units_per_s" in line for line in said)
+
+
+def test_who_is_not_warm_in_time_is_killed_with_its_children(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+    """torchrun starts its ranks in sessions of their own."""
+    kept = tmp_path / "child"
+    child = f"import os, pathlib, time; pathlib.Path({str(kept)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    code = f"import subprocess; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
+    began = time.monotonic()
+
+    def reported(line: Any) -> None:
+        said.append(dict(line))
+
+    limits = Limits(arrive=began + 20, end=began + 20)
+    waves.run([contestant("hangs", code)], tmp_path, limits, reported)
+    assert said[0]["problem"] == "not warm in time"
+    number = int(kept.read_text())
+    assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
+
+
+# ── A run that is cut ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def running(tiny: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-m", "benchmarks.gpu", "--rehearse", "--data", str(tiny), "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [*argv, "--only", "facts", "gpt2"], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cut_leaves_the_lines_before(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert running.stdout
+    line = next(line for line in running.stdout if '"facts"' in line)
+    running.kill()
+    kept = [json.loads(each) for each in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert json.loads(line) in kept
+    assert any("torch" in each for each in kept)
+
+
+def test_each_part_has_a_rehearsal_of_the_same_contestants() -> None:
+    for part in PARTS:
+        tiny, real = (part.contestants(FOLDERS, rehearsed=rehearsed) for rehearsed in (True, False))
+        assert [one.name for one in tiny] == [one.name for one in real]
+        assert "cuda" not in " ".join(word for one in tiny for word in one.argv)
+        assert isinstance(part, Part)

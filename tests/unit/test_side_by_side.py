@@ -79,7 +79,7 @@ def test_medians_and_ratios_round_by_round() -> None:
 
 
 def test_the_stopwatch_times_what_comes_after_the_warm_up() -> None:
-    now = iter([100.0, 107.0, 111.0])
+    now = iter([100.0, 107.0, 107.0, 111.0])
     watch = Stopwatch(warmup=2, steps=4, clock=lambda: next(now))
     assert [watch.after(step) for step in range(1, 7)] == [False] * 5 + [True]
     result = watch.measured(50, "tokens", loss=2.5)

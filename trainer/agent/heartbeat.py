@@ -50,6 +50,11 @@ def step(number: int) -> None:
     _activity.step = number
 
 
+def current_step() -> int:
+    """Return the optimizer step that this process is in; 0 before the first."""
+    return _activity.step
+
+
 def part(name: str) -> None:
     """Note the part of the step that begins: one word."""
     _activity.part = name
