@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:  # so that this folder runs by itself: pytest --confcutdir=tests/gpu tests/gpu
     sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # as the trainer does
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")  # torch takes one for each core, in each worker
 WARNINGS = ("default", "error::pytest.PytestUnhandledThreadExceptionWarning")
 """Filters here: a warning of whichever torch and driver the GPU's machine has is listed, and fails no test."""

@@ -25,6 +25,8 @@ from trainer.engine.hardware.attention import (
 from trainer.engine.setup import choose_attention
 from trainer.models.encoder import Dropout, Encoder, EncoderShape
 from trainer.models.gpt2 import GPT2, Gpt2Shape
+from trainer.workloads.gpt2 import Gpt2
+from trainer.workloads.text import Text
 
 CPU = torch.device("cpu")
 CALL = AttentionCall(query=(2, 2, 8, 4), key=(2, 2, 8, 4), value=(2, 2, 8, 4), dtype=torch.float32, causal=True)
@@ -97,16 +99,16 @@ def test_the_best_of_several_rounds_counts_and_the_sum_over_shapes() -> None:
 
 def test_a_kernel_that_fails_is_left_out() -> None:
     """On a CPU all but one: cuDNN and the others exist for GPUs, and the packages of FA3 and FA4 are not installed."""
-    assert set(trials()) == {"flash", "efficient", "cudnn", "fa3", "fa4"}
+    assert set(trials(same_shapes=True)) == {"flash", "efficient", "cudnn", "fa3", "fa4"}
     before = order()
-    assert fastest([CALL], CPU, trials(), timer(2)) == {"flash": 2}
+    assert fastest([CALL], CPU, trials(same_shapes=True), timer(2)) == {"flash": 2}
     assert order() == before
     assert torch_attention.current_flash_attention_impl() is None
 
     def too_large(_work: Callable[[], object]) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    assert fastest([CALL], CPU, trials(), too_large) == {}
+    assert fastest([CALL], CPU, trials(same_shapes=True), too_large) == {}
 
 
 def test_the_fastest_comes_first_until_the_training_ends() -> None:
@@ -128,6 +130,14 @@ def test_the_fastest_comes_first_until_the_training_ends() -> None:
         assert order() == before
 
 
+def test_cudnn_is_tried_for_one_shape_alone() -> None:
+    assert "cudnn" in trials(same_shapes=True)
+    assert "cudnn" not in trials(same_shapes=False)
+    assert "flash" in trials(same_shapes=False)
+    assert Gpt2.same_shapes
+    assert not Text.same_shapes
+
+
 @pytest.mark.parametrize(
     ("options", "on_gpu", "tried"),
     [
@@ -147,6 +157,7 @@ def test_only_an_open_choice_on_a_gpu_is_tried(options: dict[str, Any], on_gpu: 
     run: Any = SimpleNamespace(
         options=TrainOptions(**options),
         hardware=SimpleNamespace(on_gpu=on_gpu, device=CPU),
+        workload=SimpleNamespace(same_shapes=True),
         attention=AttentionKernels(),
         events=SimpleNamespace(say=pytest.fail),  # as one kernel alone is no choice
     )

@@ -80,3 +80,33 @@ def test_texts_have_few_widths(folder: Path, tmp_path: Path) -> None:  # noqa: F
     widths = {text.batch(portion(order.take(8 * at, 8)))[2].shape[1] for at in range(12)}
     assert len(widths) > 1
     assert widths <= {*range(16, 100, 16), 100}
+
+
+def test_a_pass_adds_to_no_gradient_of_the_pass_before() -> None:
+    """A replay writes to the memory of the last one's gradients: the trials before a training make several passes."""
+    model = nn.Linear(2, 1)
+    compile_in_place(model, torch.device("cpu"), cuda_graphs=True)
+    undo(model)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[1.0, 1.0]]
+    with torch.no_grad():
+        model(torch.ones(1, 2))
+    assert model.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_cached_outputs_of_frozen_layers_are_no_part_of_a_replay(call: Call, folder: Path, tmp_path: Path) -> None:  # noqa: F811  # the fixture
+    words = (
+        "--data-dir",
+        str(folder),
+        "--run-dir",
+        str(tmp_path),
+        "--freeze-layers",
+        "1",
+        "--compile",
+        "--cuda-graphs",
+    )
+    ran = call("text", *words)
+    assert ran.code == 2
+    assert "--no-cache-frozen" in ran.err + ran.out

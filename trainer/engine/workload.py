@@ -51,7 +51,8 @@ class Workload(ABC):
     loss_chunks: tuple[int, ...] = ()
     """Tokens of a chunk of the loss, fewer and fewer, that `--memory auto` may set; none: it has no chunks."""
     same_shapes: bool = False
-    """Whether nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions."""
+    """Whether nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions, and its
+    attention may be taken."""
     streamed: bool = False
     """Whether training samples come from `stream`, in its order, instead of from `batch`, by index."""
 

@@ -36,6 +36,17 @@ def logits(hidden: Tensor, weight: Tensor) -> Tensor:
     return scores
 
 
+def _masked_logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    """`logits` with columns for the rows of the padding, which are -inf and so change no loss. Compiled, the mask is
+    part of other kernels, and these are quicker over rows of 50,304 values than of 50,257: on an H200 a step of GPT-2
+    124M took 3 % less time with such a vocabulary (docs/gpu.md)."""
+    padded = _padded(weight)
+    scores: Tensor = F.linear(hidden, padded)
+    if len(padded) == len(weight):
+        return scores
+    return scores.masked_fill(torch.arange(len(padded), device=scores.device) >= len(weight), -torch.inf)
+
+
 def token_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int = 0) -> Tensor:
     """Sum over tokens. `hidden`: (…, width), the input of the output layer; `weight`: (vocabulary, width), its weights;
     `chunk`: tokens whose logits are in memory at a time, 0: all."""
@@ -43,7 +54,7 @@ def token_loss(hidden: Tensor, weight: Tensor, following: Tensor, chunk: int = 0
     if chunk:
         loss: Tensor = _in_chunks(hidden, weight, following, chunk)
         return loss
-    scores = logits(hidden, weight)
+    scores = _masked_logits(hidden, weight) if torch.compiler.is_compiling() else logits(hidden, weight)
     return F.cross_entropy(scores.to(_accurate(scores.dtype)), following, reduction="sum")
 
 

@@ -196,6 +196,7 @@ def _asked(given: argparse.Namespace, place: RankInfo) -> tuple[TrainOptions, di
 
 class Gpt2(Workload):
     name = "gpt2"
+    same_shapes = True
     unit = "tokens"
     loss_chunks = (1024, 256)
 

@@ -69,6 +69,11 @@ def _asked(given: argparse.Namespace, place: RankInfo, prepared: PreparedText) -
     choice = text_options.choose(given, prepared)
     if choice.packed and given.cuda_graphs:
         raise OptionError("--packed gives each batch another shape, and --cuda-graphs records each shape: choose one")
+    if choice.freeze_layers and choice.cache_frozen and given.cuda_graphs:
+        raise OptionError(
+            "cached outputs of frozen layers are computed outside of the steps that --cuda-graphs records:"
+            " add --no-cache-frozen, or leave --cuda-graphs out"
+        )
     watched = f"{max(choice.heads, key=lambda head: choice.heads[head])}_f1"
     defaults: dict[str, Any] = {
         # As BERT is fine-tuned (Devlin et al. 2019, arXiv 1810.04805, A.3); a model from nothing takes larger steps.

@@ -152,9 +152,12 @@ class AttentionSeen(TorchFunctionMode):
 # ── Measurement ───────────────────────────────────────────────────────────────────────────────────
 
 
-def trials() -> dict[str, Trial]:
-    """Kernels to be timed, each within its context. `math` is no candidate: it keeps all weights of attention."""
-    own = {name: partial(sdpa_kernel, kernel) for name, kernel in KERNELS.items() if name != "math"}
+def trials(*, same_shapes: bool) -> dict[str, Trial]:
+    """Kernels to be timed, each within its context. `math` is no candidate: it keeps all weights of attention. Nor is
+    cuDNN where shapes vary: it prepares each new one, and a step of BERT-base over texts of all lengths took 57 ms in
+    place of 35 (an H200, docs/gpu.md)."""
+    left_out = {"math"} if same_shapes else {"math", "cudnn"}
+    own = {name: partial(sdpa_kernel, kernel) for name, kernel in KERNELS.items() if name not in left_out}
     others = {name.lower(): partial(_flash_of, name.lower()) for name in torch_attention.list_flash_attention_impls()}
     return {**own, **others}
 

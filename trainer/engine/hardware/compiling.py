@@ -105,8 +105,7 @@ def compile_in_place(
     how: dict[str, Any] = {"dynamic": dynamic, "backend": backend}
     if cuda_graphs:
         how["options"] = {"triton.cudagraphs": True}
-        # Otherwise torch takes each block's pass for a new step, and overwrites what the others' backward passes need.
-        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())  # type: ignore[no-untyped-call]  # torch's own gap
+        model.register_forward_pre_hook(_begin_replay)
     lacking = what_lacks(device)
     if not lacking:
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
@@ -117,6 +116,14 @@ def compile_in_place(
             else:
                 region.compile(**how)
     return lacking
+
+
+def _begin_replay(model: nn.Module, _inputs: object) -> None:
+    """Begin a step for torch, which otherwise takes each block's pass for one and overwrites what the others' backward
+    passes need. Gradients of the pass before are in memory that this one writes to: it could not add to them."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's own gap
+    if torch.is_grad_enabled():
+        model.zero_grad(set_to_none=True)
 
 
 def _call_of(module: nn.Module) -> Callable[..., Any]:

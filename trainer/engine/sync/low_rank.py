@@ -44,6 +44,8 @@ class LowRank:
         chance = torch.Generator().manual_seed(seed)
         self._q = [torch.randn(n, rank, generator=chance).to(device) for _, n in self._sides.values()]
         self._residuals = [torch.zeros(side, device=device) for side in self._sides.values()]
+        # torch loads its linear algebra for GPUs at the first call, and fails if that comes from two threads at once.
+        orthonormal([torch.ones(1, 1, device=device)])
 
     @property
     def averages(self) -> int:
