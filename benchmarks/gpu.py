@@ -36,7 +36,7 @@ SUMMARY_S = 5.0
 """Seconds kept for the end."""
 LEAST_S = 30.0
 """With less time left, no part begins."""
-TESTS_S = 150.0
+TESTS_S, FACTS_S = 150.0, 60.0
 PICTURES, ROWS = 400, 1024
 ROUNDS = 8
 """Copies of each picture: an epoch of 50 batches."""
@@ -188,8 +188,10 @@ def _drift(found: Found) -> float:
 
 def _frozen_texts(found: Found) -> float:
     """Return the speed of the faster of the two ways to train with frozen layers."""
-    measured = [found["text", name]["units_per_s"] for name in ("+cache", "+freeze-graphs") if ("text", name) in found]
-    return max(map(float, measured)) if measured else float(found["text", "+cache"]["units_per_s"])
+    speeds = [found.get(("text", name), {}).get("units_per_s", 0.0) for name in ("+cache", "+freeze-graphs")]
+    if not any(speeds):
+        raise KeyError("neither was measured")
+    return float(max(speeds))
 
 
 OURS = of("gpt2", "ours-compiled")
@@ -359,9 +361,14 @@ def missing_packages() -> Iterator[dict[str, Any]]:
 def _facts_apart(*, rehearsed: bool) -> dict[str, Any]:
     """`facts` of a process of its own, whose memory on the card ends with it."""
     argv = [sys.executable, "-m", "benchmarks.gpu", "--facts", *(("--rehearse",) if rehearsed else ())]
-    ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    lines = ran.stdout.strip().splitlines()
-    return json.loads(lines[-1]) if lines else {"part": "facts", "problem": ran.stderr[-300:]}
+    try:
+        ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=FACTS_S, check=True)
+        found: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
+    except subprocess.CalledProcessError as error:
+        return {"part": "facts", "problem": str(error), "last_lines": error.stderr.strip().splitlines()[-6:]}
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        return {"part": "facts", "problem": str(error)}
+    return found
 
 
 def facts(*, rehearsed: bool) -> dict[str, Any]:
@@ -414,6 +421,7 @@ def run_tests(logs: Path, limit_s: float, say: waves.Say) -> None:
             sys.executable, "-m", "pytest", "tests/gpu", "--confcutdir=tests/gpu", "-p", "no:cacheprovider", "-q",
             "-p", "benchmarks.pytest_lines", "-m", marks, *how,
         ]  # fmt: skip
+        lines.unlink(missing_ok=True)  # of an earlier run into the same folder
         environ = os.environ | {"ORCH_TEST_LINES": str(lines), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         with (logs / "tests.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(argv, cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True)

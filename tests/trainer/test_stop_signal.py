@@ -14,7 +14,7 @@ PROGRAM = """
 import ctypes, time
 from trainer.engine.stop_signal import StopSignal
 with StopSignal({one_wish_s}) as stop:
-    stop.has_step = {has_step}
+    stop.answers = {answers}
     print("ready", flush=True)
     while not stop.asked:
         time.sleep(0.01)
@@ -30,8 +30,8 @@ print("left", flush=True)
 def start(child_environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
 
-    def run(*, stubborn: bool, one_wish_s: float = 5, has_step: bool = True) -> subprocess.Popen[str]:
-        program = PROGRAM.format(stubborn=stubborn, one_wish_s=one_wish_s, has_step=has_step)
+    def run(*, stubborn: bool, one_wish_s: float = 5, answers: bool = True) -> subprocess.Popen[str]:
+        program = PROGRAM.format(stubborn=stubborn, one_wish_s=one_wish_s, answers=answers)
         processes.append(
             subprocess.Popen((sys.executable, "-c", program), env=child_environ, stdout=subprocess.PIPE, text=True)
         )
@@ -65,7 +65,7 @@ def test_a_later_signal_ends_at_once_even_while_the_main_thread_hangs(start, num
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_before_the_first_step_the_first_signal_ends(start, number, code) -> None:
-    process = start(stubborn=True, has_step=False)
+    process = start(stubborn=True, answers=False)
     process.send_signal(number)
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, "")

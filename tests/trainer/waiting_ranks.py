@@ -21,7 +21,8 @@ from tests.trainer.forked import FORK, LOOPBACK
 from tests.trainer.observed import Observed, Wishes
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine import loop
+from trainer.engine import loop, setup
+from trainer.engine.sync_plan import SyncPlan
 
 DEADLINE_S = 10
 ENDS_S = 30.0
@@ -36,10 +37,26 @@ class Late(Observed):
             threading.Event().wait()
 
 
+def stopped(folder: Path, environ: dict[str, str]) -> None:
+    """One of two ranks of which rank 1 is left out; each gets a signal to stop, rank 0 in a step."""
+    os.environ.update(environ)
+    place = RankInfo.from_environ(os.environ)
+    resting = ("plan", heartbeat.RESTING)
+    asked = (lambda: heartbeat.current_step() >= 2) if place.rank == 0 else lambda: heartbeat.position() == resting
+    threading.Thread(target=_signal_when, args=(asked,), daemon=True).start()
+    setup.negotiate = lambda *_: SyncPlan(everyone=("a", "b"), ranks=(0,), sync="fp32", shares=(4,))
+    options = TrainOptions(
+        run_dir=folder, batch_size=2, global_batch_size=4, max_steps=1_000_000, precision="fp32", compile=False,
+        num_workers=0, sync="fp32", shares="equal",
+    )  # fmt: skip
+    os._exit(loop.train(lambda: Observed(options, Wishes(), place), options, place))
+
+
 def rank(folder: Path, environ: dict[str, str], *, signals_itself: bool) -> None:
     os.environ.update(environ)
     if signals_itself:
-        threading.Thread(target=_signal_when_waiting, daemon=True).start()
+        waits = ("resume", "broadcast")
+        threading.Thread(target=_signal_when, args=(lambda: heartbeat.position() == waits,), daemon=True).start()
     place = RankInfo.from_environ(os.environ)
     options = TrainOptions(
         run_dir=folder, batch_size=2, global_batch_size=4, max_steps=2, precision="fp32", compile=False, num_workers=0,
@@ -48,14 +65,22 @@ def rank(folder: Path, environ: dict[str, str], *, signals_itself: bool) -> None
     os._exit(loop.train(lambda: Late(options, Wishes(), place), options, place))
 
 
-def _signal_when_waiting() -> None:
+def _signal_when(true: Callable[[], bool]) -> None:
     looks = threading.Event()
-    while heartbeat.position() != ("resume", "broadcast"):
+    while not true():
         looks.wait(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def start(folder: Path, name: str, started: int, *, timeout_s: int, signals_itself: bool = False) -> Callable[[], Any]:
+def start(
+    folder: Path,
+    name: str,
+    started: int,
+    *,
+    timeout_s: int,
+    signals_itself: bool = False,
+    target: Callable[..., None] = rank,
+) -> Callable[[], Any]:
     """Begin `started` ranks of two; return what waits for all but rank 0, ends that one, and gives their exit codes."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     common = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "ORCH_EVENTS": "1"}
@@ -63,15 +88,15 @@ def start(folder: Path, name: str, started: int, *, timeout_s: int, signals_itse
     ranks: list[BaseProcess] = []
     for number in range(started):
         environ = {**common, "RANK": str(number), "ORCH_NODE": f"{name}-{number}"}
-        options = {"signals_itself": signals_itself and number == 1}
-        ranks.append(FORK.Process(target=rank, args=(folder / name, environ), kwargs=options))
+        options = {} if target is stopped else {"signals_itself": signals_itself and number == 1}
+        ranks.append(FORK.Process(target=target, args=(folder / name, environ), kwargs=options))
         ranks[-1].start()
 
     def end() -> list[int | None]:
         for process in ranks[1:] or ranks:
             process.join(ENDS_S)
         codes = [process.exitcode for process in ranks[1:]]
-        if ranks[1:]:
+        if ranks[1:] and target is rank:
             ranks[0].terminate()
         ranks[0].join(ENDS_S)
         codes.insert(0, ranks[0].exitcode)
@@ -93,6 +118,7 @@ def main(folder: Path) -> int:
         "signalled": start(folder, "signalled", 2, timeout_s=600, signals_itself=True),
         "deadline": start(folder, "deadline", 2, timeout_s=DEADLINE_S),
         "absent": start(folder, "absent", 1, timeout_s=DEADLINE_S),
+        "stopped": start(folder, "stopped", 2, timeout_s=600, target=stopped),
     }
     codes = {name: end() for name, end in ends.items()}
     sys.stdout.write(json.dumps(codes) + "\n")

@@ -140,7 +140,7 @@ def _loop(setup: TrainingSetup | None) -> None:
         checkpointer.notify = reporter.reporters.checkpoint
         figures = StepFigures(setup, checkpointer, reporter)
         fill_momentum(optimizer)
-        run.stop.has_step = True
+        run.stop.answers = True
         while step < final_step and not figures.stopping and not early_stopping.exhausted:
             # ── One optimizer step: the same samples for any number of ranks ──────────────────────
             step += 1

@@ -102,6 +102,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     group = run.group if len(plan.ranks) == run.place.world_size else run.group.subgroup(plan.ranks)
     if group is None:
         events.warn("left out of this run; it waits for the others' end")
+        run.stop.answers = True
         run.group.wait_finished()
         return None
     heartbeat.part("sync")

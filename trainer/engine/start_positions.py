@@ -64,7 +64,11 @@ def _awaited(group: Group) -> str:
         noted = {rank: _read(group, rank) for rank in everyone if rank != group.place.rank}
     except RuntimeError as error:
         return f"{here}; where the others are is not known: {error}"
-    elsewhere = [f"rank {rank} {where}" for rank, where in noted.items() if not where.endswith(f": {own}")]
+    elsewhere = [
+        f"rank {rank} {where}"
+        for rank, where in noted.items()
+        if not where.endswith((f": {own}", heartbeat.RESTING))  # one that is left out is not waited for
+    ]
     return f"{here} for {', '.join(elsewhere)}" if elsewhere else f"{here}, as did all other ranks"
 
 

@@ -21,8 +21,9 @@ class StopSignal:
 
     def __init__(self, one_wish_s: float = ONE_WISH_S) -> None:
         self.asked = False
-        self.has_step = False
-        """Whether the loop runs, which asks and has a step to save. Before, a signal ends the process at once: there is
+        self.answers = False
+        """Whether this process answers a request itself: the loop, which has a step to save, or a rank that is left out
+        and must not be gone before the others have saved theirs. Before, a signal ends the process at once: there is
         nothing to save, and the start may wait in a collective for a rank that never comes."""
         self._one_wish_s = one_wish_s
         self._previous: dict[signal.Signals, Any] = {}
@@ -51,7 +52,7 @@ class StopSignal:
         while received := os.read(descriptor, 1):
             if received[0] in WATCHED:
                 now = time.monotonic()
-                if not self.has_step or (self.asked and now - first_asked > self._one_wish_s):
+                if not self.answers or (self.asked and now - first_asked > self._one_wish_s):
                     os._exit(128 + received[0])
                 first_asked = first_asked or now
                 self.asked = True
