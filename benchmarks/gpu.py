@@ -145,7 +145,10 @@ PARTS = (
         title="GPT-2 124M, compiled: memory, at 16 × 1024 tokens unless another batch is named",
         module="gpt2",
         options=(*TOKENS, *SHORT, "--batch-size", "16"),
-        names=("ours-most-frugal", "ours-frugal", "ours-compiled@8", "ours-compiled-fp32@8", "ours-compiled@64"),
+        names=(
+            "ours-most-frugal", "ours-frugal", "ours-chunks",
+            "ours-compiled@8", "ours-compiled-fp32@8", "ours-compiled@64",
+        ),
         more={
             "ours-compiled@8": ("--batch-size", "8"),
             "ours-compiled-fp32@8": ("--batch-size", "8"),
