@@ -390,9 +390,19 @@ def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
     try:
         for chunk in (stdin,) if isinstance(stdin, bytes) else stdin:
             channel.sendall(chunk)
-        channel.shutdown_write()
+        end_input(channel)
     except (OSError, EOFError, paramiko.SSHException):
         return  # the command or the connection ended before all of it was read; whoever reads its output reports that
+
+
+def end_input(channel: paramiko.Channel) -> None:
+    """Send the end of a command's input. `shutdown_write` releases the channel's lock before it sends: if the command
+    ends in that moment, paramiko's thread closes the channel first, and sshd ends the whole connection for an EOF on a
+    channel that it no longer knows (paramiko 5.1; seen once in some thousand commands on a busy machine)."""
+    internals: Any = channel
+    with internals.lock:
+        if (message := internals._send_eof()) is not None:
+            internals.transport._send_user_message(message)
 
 
 def _drain(channel: paramiko.Channel, ended: _Ended) -> None:

@@ -7,7 +7,7 @@ import socket
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 import paramiko
 import pytest
@@ -295,12 +295,12 @@ def test_a_connection_that_ends_while_stdin_is_sent_raises_nothing_in_that_threa
     """The thread that reads the output reports it."""
 
     class Cut:
-        sent = b""
+        sent, lock = b"", Lock()
 
         def sendall(self, chunk: bytes) -> None:
             self.sent += chunk
 
-        def shutdown_write(self) -> None:
+        def _send_eof(self) -> None:
             raise error
 
     channel = Cut()
