@@ -68,7 +68,7 @@ COMPARISON = Comparison(
 )  # fmt: skip
 
 
-def run(tokens: Path, logs: Path, end: float, say: waves.Say, *, rehearsed: bool) -> None:
+def run(tokens: Path, logs: Path, end: float, report: waves.Report, *, rehearsed: bool) -> None:
     """Measure all levers in one wave; the trainer as it is comes first and last. `end`: a monotonic time."""
     on = ("--quick", "--device", "cpu", "--threads", "1") if rehearsed else ("--device", "cuda", *SPEED)
     contestants = [
@@ -80,7 +80,7 @@ def run(tokens: Path, logs: Path, end: float, say: waves.Say, *, rehearsed: bool
         for one in CANDIDATES
         if not cannot_take_part(one, "cpu" if rehearsed else "cuda")
     ]  # fmt: skip
-    waves.run(contestants, logs, waves.Limits.within(end - time.monotonic(), len(contestants)), say)
+    waves.run(contestants, logs, waves.Limits.within(end - time.monotonic(), len(contestants)), report)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class Enough(BaseException):
 
 
 class Events(io.TextIOBase):
-    """Replacement of stdout that keeps the last `step` event and what the trainer says about its choices."""
+    """Replacement of stdout that keeps the last `step` event, and passes all but events on to stderr."""
 
     def __init__(self, last: int) -> None:
         self._last = last

@@ -72,14 +72,14 @@ class Stopwatch:
         self._memory: dict[str, float | None] = {}
 
     @classmethod
-    def of(cls, given: Namespace, *, warmup: int | None = None, settle: int | None = None) -> Stopwatch:
+    def of(cls, given: Namespace, *, warmup: int | None = None) -> Stopwatch:
         """Stopwatch of a candidate, by its benchmark's options."""
         return cls(
             given.warmup if warmup is None else warmup,
             given.steps,
             getattr(given, "clock", time.perf_counter),
             windows=given.windows,
-            settle=given.settle_steps if settle is None else settle,
+            settle=given.settle_steps,
             turn=Turn.from_environ(os.environ),
         )
 
@@ -166,9 +166,9 @@ class Turn:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Turn | None:
-        if not (told := environ.get(cls.VARIABLE)):
+        if not (value := environ.get(cls.VARIABLE)):
             return None
-        descriptor, count = told.split(",")
+        descriptor, count = value.split(",")
         return cls(socket.socket(fileno=int(descriptor)), int(count))
 
     def wait(self) -> None:

@@ -27,7 +27,8 @@ import psutil
 from benchmarks.side_by_side import LAST_WORDS, ROOT
 from benchmarks.stopwatch import Turn
 
-Say = Callable[[Mapping[str, Any]], None]
+Report = Callable[[Mapping[str, Any]], None]
+"""Receiver of results."""
 LOOK_S = 0.2
 """Time between two looks whether a contestant has ended."""
 TURN_S = 8.0
@@ -64,21 +65,21 @@ class Limits:
         return cls(arrive=now + max(0.6 * seconds, seconds - TURN_S * contestants), end=now + seconds)
 
 
-def run(contestants: Sequence[Contestant], folder: Path, limits: Limits, say: Say) -> None:
-    """Run one wave. `say` receives each result the moment it exists; `folder` holds what the contestants print."""
+def run(contestants: Sequence[Contestant], folder: Path, limits: Limits, report: Report) -> None:
+    """Run one wave. `report` receives each result the moment it exists; `folder` holds what the contestants print."""
     inbox: queue.Queue[tuple[_Running, dict[str, Any]]] = queue.Queue()
     with ExitStack() as started:
         running = [started.enter_context(_Running(one, folder, inbox)) for one in contestants]
         _await_ready(running, inbox, min(limits.arrive, limits.end))
         for one in running:
             if not one.ready:
-                say(one.failed("ended" if one.ended else "not warm in time"))
+                report(one.failed("ended" if one.ended else "not warm in time"))
                 one.kill()
         order = [one for one in running if one.ready]
         for number in range(1, max((one.contestant.turns for one in order), default=0) + 1):
             for one in order:
                 if number <= one.contestant.turns and not one.ended:
-                    _take_turn(one, number, inbox, limits.end, say)
+                    _take_turn(one, number, inbox, limits.end, report)
 
 
 def _await_ready(running: Sequence[_Running], inbox: queue.Queue[Any], until: float) -> None:
@@ -87,20 +88,20 @@ def _await_ready(running: Sequence[_Running], inbox: queue.Queue[Any], until: fl
             pass
 
 
-def _take_turn(one: _Running, number: int, inbox: queue.Queue[Any], end: float, say: Say) -> None:
+def _take_turn(one: _Running, number: int, inbox: queue.Queue[Any], end: float, report: Report) -> None:
     last = number == one.contestant.turns
     one.ready, measured, result = False, False, None
     one.give_turn()
     while not (one.ended or result) and time.monotonic() < end:
         for sender, message in _messages(inbox):
             if sender is one and "step_ms" in message:
-                say({"part": one.contestant.part, "name": one.contestant.name, "turn": number, **message})
+                report({"part": one.contestant.part, "name": one.contestant.name, "turn": number, **message})
                 measured, end = True, min(end, time.monotonic() + RESULT_S)
         if one.ready and measured and not last:
             return
         result = one.result() if last and measured else None
     # Not its exit is waited for, which takes seconds of the others' time.
-    say(result or one.result() or one.failed("ended" if one.ended else "not done in time"))
+    report(result or one.result() or one.failed("ended" if one.ended else "not done in time"))
     one.kill()
 
 
@@ -131,19 +132,16 @@ class _Running:
 
     def __init__(self, contestant: Contestant, folder: Path, inbox: queue.Queue[Any]) -> None:
         self.contestant, self.ready = contestant, False
-        self._out, self._err = (
-            (folder / f"{contestant.part}-{contestant.name}.{name}").open("w+", encoding="utf-8")
-            for name in ("out", "err")
-        )
+        self._out, self._err = (folder / f"{contestant.part}-{contestant.name}.{name}" for name in ("out", "err"))
         ours, theirs = socket.socketpair()
         self._file = ours.makefile("rw", encoding="utf-8")
         ours.close()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", *contestant.argv],
-            cwd=ROOT, env=_environ(theirs.fileno(), contestant), pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, start_new_session=True,
-        )  # fmt: skip
-        theirs.close()
+        with theirs, self._out.open("w") as out, self._err.open("w") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *contestant.argv],
+                cwd=ROOT, env=_environ(theirs.fileno(), contestant), pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
         threading.Thread(target=self._receive, args=(inbox,), daemon=True).start()
 
     def __enter__(self) -> _Running:
@@ -151,8 +149,6 @@ class _Running:
 
     def __exit__(self, *_error: object) -> None:
         self.kill()
-        for file in (self._out, self._err):
-            file.close()
 
     @property
     def ended(self) -> bool:
@@ -165,10 +161,10 @@ class _Running:
 
     def result(self) -> dict[str, Any] | None:
         """The measurement in its last line; None where there is none yet."""
-        self._out.seek(0)
-        said = self._out.read()
-        line = said.strip().rpartition("\n")[2]
-        if not said.endswith("\n") or not line.startswith("{"):
+        # Read by a file of our own: the process writes where its own stands.
+        output = self._out.read_text("utf-8", errors="replace")
+        line = output.strip().rpartition("\n")[2]
+        if not output.endswith("\n") or not line.startswith("{"):
             return None
         measured = json.loads(line)
         more = {name: value for name, value in measured.pop("more").items() if value is not None}
@@ -177,8 +173,8 @@ class _Running:
         return {"part": self.contestant.part, "name": self.contestant.name, **found, "torch": machine.get("torch")}
 
     def failed(self, why: str) -> dict[str, Any]:
-        self._err.seek(0)
-        lines = [line.strip() for line in self._err.read().splitlines() if line.strip()]
+        output = self._err.read_text("utf-8", errors="replace")
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         code = self._process.poll()
         return {
             "part": self.contestant.part,

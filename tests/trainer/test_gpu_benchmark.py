@@ -1,4 +1,4 @@
-"""The proof on a card, rehearsed on a CPU: what it starts, what it says when, what is left of a run that is cut."""
+"""The proof on a card, rehearsed on a CPU: its contestants, their turns, and the lines of a run that is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from benchmarks import gpu, waves
-from benchmarks.gpu import GOALS, PARTS, Goal, Part, Results, of, ratio, summary
+from benchmarks.gpu import Results
+from benchmarks.gpu_parts import GOALS, PARTS, Goal, of, ratio, summary
 from benchmarks.side_by_side import ROOT, Comparison, _parse
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.waves import Contestant, Limits
@@ -42,9 +43,9 @@ def test_every_contestant_whose_packages_are_here_has_a_figure(
     parts = ("facts", "gpt2", "vision", "text")
     words = ["--rehearse", "--data", str(tiny), "--out", str(tmp_path), "--seconds", "550", "--only", *parts]
     assert gpu.main(words) == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert said == [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    results = {(line["part"], line["name"]): line for line in said if "name" in line and "turn" not in line}
+    reported = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert reported == [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    results = {(line["part"], line["name"]): line for line in reported if "name" in line and "turn" not in line}
     for part in PARTS:
         for name in part.names if part.name in parts else ():
             line = results[part.name, name]
@@ -52,7 +53,7 @@ def test_every_contestant_whose_packages_are_here_has_a_figure(
             assert missing or line["units_per_s"] > 0, line
     assert results["gpt2", "ours-compiled"]["units_per_s"]
     assert results["gpt2", "nanogpt-like"]["units_per_s"]
-    assert len([line for line in said if line.get("turn") and line["name"] == "ours-compiled"]) == 2
+    assert len([line for line in reported if line.get("turn") and line["name"] == "ours-compiled"]) == 2
     assert "met" not in (tmp_path / "summary.md").read_text()
 
 
@@ -86,13 +87,25 @@ def test_a_goal_is_met_missed_or_not_measured() -> None:
 
 def test_a_line_is_in_the_file_before_the_next_is_measured(tmp_path: Path) -> None:
     with Results(tmp_path) as results:
-        results.say({"part": "gpt2", "name": "ours", "turn": 1, "step_ms": [2.0, 2.0]})
-        results.say({"part": "gpt2", "name": "ours", "turn": 2, "step_ms": [2.5, 2.5]})
-        results.say({"part": "gpt2", "name": "peer", "problem": "ended"})
+        results.report({"part": "gpt2", "name": "ours", "turn": 1, "step_ms": [2.0, 2.0]})
+        results.report({"part": "gpt2", "name": "ours", "turn": 2, "step_ms": [2.5, 2.5]})
+        results.report({"part": "gpt2", "name": "peer", "problem": "ended"})
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [line["name"] for line in lines] == ["ours", "ours", "peer"]
     assert results.found["gpt2", "ours"]["drift"] == pytest.approx(0.8)
     assert ("gpt2", "peer") not in results.found
+
+
+def test_an_outcome_is_known_while_other_tests_run(tmp_path: Path) -> None:
+    file = tmp_path / "outcomes"
+    file.touch()
+    code = f"import pathlib, time; pathlib.Path({str(file)!r}).write_text('{{}}\\n'); time.sleep(600)"
+    with file.open() as lines, subprocess.Popen([sys.executable, "-c", code]) as process:
+        outcomes = gpu._outcomes(process, lines, time.monotonic() + 60)
+        assert next(outcomes) == {}
+        assert process.poll() is None
+        process.kill()
+        assert list(outcomes) == []
 
 
 # ── Waves ─────────────────────────────────────────────────────────────────────────────────────────
@@ -108,49 +121,46 @@ def contestant(name: str, code: str, turns: int = 1) -> Contestant:
 
 
 @pytest.fixture
-def said() -> list[dict[str, Any]]:
+def reported() -> list[dict[str, Any]]:
     return []
 
 
-def test_contestants_wait_for_each_other_and_take_turns(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+def test_contestants_wait_for_each_other_and_take_turns(tmp_path: Path, reported: list[dict[str, Any]]) -> None:
     log = tmp_path / "log"
     note = f"note = Path({str(log)!r}).open('a'); "
     code = f"{note}{WATCH}print('NAME', file=note, flush=True); {STEPS}{RESULT}time.sleep(60)"
     names = ("first", "second")
     wave = [contestant(name, code.replace("NAME", name), turns=2 if name == "first" else 1) for name in names]
-    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: said.append(dict(line)))
-    turns = [(line["name"], line["turn"]) for line in said if "turn" in line]
+    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: reported.append(dict(line)))
+    turns = [(line["name"], line["turn"]) for line in reported if "turn" in line]
     assert turns == [("first", 1), ("second", 1), ("first", 2)]
-    assert all(len(line["step_ms"]) == 2 for line in said if "turn" in line)
-    assert [line["name"] for line in said if "units_per_s" in line] == ["second", "first"]
+    assert all(len(line["step_ms"]) == 2 for line in reported if "turn" in line)
+    assert [line["name"] for line in reported if "units_per_s" in line] == ["second", "first"]
     assert sorted(log.read_text().split()) == ["first", "second"]
 
 
-def test_who_fails_says_why_and_the_others_go_on(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+def test_who_fails_says_why_and_the_others_go_on(tmp_path: Path, reported: list[dict[str, Any]]) -> None:
     fails = contestant("fails", "[print(n, file=sys.stderr) for n in range(9)]; 1 / 0")
     wave = [fails, contestant("works", f"{WATCH}{STEPS}{RESULT}os._exit(0)")]
-    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: said.append(dict(line)))
-    failed = next(line for line in said if line["name"] == "fails")
+    waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: reported.append(dict(line)))
+    failed = next(line for line in reported if line["name"] == "fails")
     assert failed["problem"] == "ended with exit code 1"
     assert len(failed["last_lines"]) == 6
     assert "ZeroDivisionError" in failed["last_lines"][-1]
-    assert any(line["name"] == "works" and "units_per_s" in line for line in said)
+    assert any(line["name"] == "works" and "units_per_s" in line for line in reported)
 
 
-def test_who_is_not_warm_in_time_is_killed_with_its_children(tmp_path: Path, said: list[dict[str, Any]]) -> None:
+def test_who_is_not_warm_in_time_is_killed_with_its_children(tmp_path: Path, reported: list[dict[str, Any]]) -> None:
     """torchrun starts its ranks in sessions of their own."""
-    kept = tmp_path / "child"
-    child = f"import os, pathlib, time; pathlib.Path({str(kept)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    file = tmp_path / "child"
+    child = f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
     code = f"import subprocess; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
     began = time.monotonic()
 
-    def reported(line: Any) -> None:
-        said.append(dict(line))
-
     limits = Limits(arrive=began + 20, end=began + 20)
-    waves.run([contestant("hangs", code)], tmp_path, limits, reported)
-    assert said[0]["problem"] == "not warm in time"
-    number = int(kept.read_text())
+    waves.run([contestant("hangs", code)], tmp_path, limits, lambda line: reported.append(dict(line)))
+    assert reported[0]["problem"] == "not warm in time"
+    number = int(file.read_text())
     assert not psutil.pid_exists(number) or psutil.Process(number).status() == "zombie"
 
 
@@ -172,9 +182,9 @@ def test_a_run_that_is_cut_leaves_the_lines_before(running: subprocess.Popen[str
     assert running.stdout
     line = next(line for line in running.stdout if '"facts"' in line)
     running.kill()
-    kept = [json.loads(each) for each in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert json.loads(line) in kept
-    assert any("torch" in each for each in kept)
+    lines = [json.loads(each) for each in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert json.loads(line) in lines
+    assert any("torch" in each for each in lines)
 
 
 def test_each_part_has_a_rehearsal_of_the_same_contestants() -> None:
@@ -182,4 +192,3 @@ def test_each_part_has_a_rehearsal_of_the_same_contestants() -> None:
         tiny, real = (part.contestants(FOLDERS, rehearsed=rehearsed) for rehearsed in (True, False))
         assert [one.name for one in tiny] == [one.name for one in real]
         assert "cuda" not in " ".join(word for one in tiny for word in one.argv)
-        assert isinstance(part, Part)

@@ -82,10 +82,10 @@ def test_windows_settle_and_take_turns() -> None:
         for step in range(1, watch.last + 1):
             now[0] += step
             assert watch.after(step) == (step == watch.last)
-        told = [other.readline() for _ in range(4)]
-    assert [line.startswith('{"ready": true') for line in told] == [True, False, True, False]
-    assert '"step_ms": [5000.0, 8000.0]' in told[1]
-    assert '"step_ms": [12000.0, 15000.0]' in told[3]
+        lines = [other.readline() for _ in range(4)]
+    assert [line.startswith('{"ready": true') for line in lines] == [True, False, True, False]
+    assert '"step_ms": [5000.0, 8000.0]' in lines[1]
+    assert '"step_ms": [12000.0, 15000.0]' in lines[3]
     measured = watch.measured(100, "units")
     assert measured.step_s == 10.0
     assert (measured.more["slowest"], measured.more["fastest"]) == (100 / 15, 100 / 5)

@@ -105,9 +105,10 @@ def compile_in_place(
     how: dict[str, Any] = {"dynamic": dynamic, "backend": backend}
     if cuda_graphs:
         how["options"] = {"triton.cudagraphs": True}
-        model.register_forward_pre_hook(_begin_replay)
     lacking = what_lacks(device)
     if not lacking:
+        if cuda_graphs:
+            model.register_forward_pre_hook(_begin_replay)
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
         torch._dynamo.config.optimize_ddp = False
         for region in parts(model, device):
