@@ -16,10 +16,10 @@ GPT2_ON_H100 = PassCost(flops=1024 * 0.854e9, peak=989e12, tensors=148)
 
 def test_a_small_batch_on_a_large_card_is_reported_with_a_larger_one() -> None:
     assert recommendation(GPT2_ON_H100, 4, 10_000) == (
-        "batch 4 uses about 70 % of this GPU, which waits for kernel launches (estimate):"
-        " --batch-size 16 would use about 90 %, if it fits into memory"
+        "batch 4 uses about 50 % of this GPU, which waits for kernel launches (estimate):"
+        " --batch-size 32 would use about 90 %, if it fits into memory"
     )
-    assert "--micro-batch-size 16 would" in recommendation(GPT2_ON_H100, 4, 10_000, "--micro-batch-size")
+    assert "--micro-batch-size 32 would" in recommendation(GPT2_ON_H100, 4, 10_000, "--micro-batch-size")
 
 
 @pytest.mark.parametrize(
