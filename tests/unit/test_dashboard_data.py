@@ -294,10 +294,17 @@ def test_checkpoints_and_runs_of_the_nodes() -> None:
     here = lan.lan(*lan.NAMES[:3], ends_with=None)
     launch(here.nodes, lan.plan(lan.NAMES[:3]))
     lan.keep_checkpoint(here.nodes["alpha"], "first-1", 40)
-    here.nodes["gamma"].answers = {("sh", "*"): NodeUnreachableError("no answer in 5 s", node="gamma")}
+    looked = Event()
+
+    def no_answer(*_: object) -> Any:
+        assert looked.wait(60)
+        raise NodeUnreachableError("no answer in 5 s", node="gamma")
+
+    here.nodes["gamma"].answers, here.nodes["gamma"].programs = {}, no_answer
     fleet = WatchedFleet([lan.spec(name) for name in lan.NAMES[:3]], "orch", None)
     with connecting_by(here.connect), fleet.watching():
         assert fleet.checkpoints()["asked"] is False
+        looked.set()
         found = until(fleet.checkpoints, lambda found: found["asked"])
         runs = until(fleet.runs.newest, lambda runs: runs)
     (one,) = found["checkpoints"]
