@@ -58,7 +58,7 @@ class ClaimEntry(JournalEntry, kind="claim"):
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedEntry(JournalEntry, kind="refused"):
-    """A launch that was undone, or a claim that another claimant has won."""
+    """An attempt of which the launch was undone, or the claim was won by another claimant."""
 
     attempt: int
     reason: str = ""
@@ -86,7 +86,6 @@ class StartedEntry(JournalEntry, kind="started"):
     """Id of the container of each node."""
     resumes: CheckpointId | None = None
     """The checkpoint that it resumes from; None: it begins at step 0."""
-    plan_sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +216,7 @@ class Journal:
     @property
     def current(self) -> JournalAttempt | None:
         """The attempt that was started last."""
-        return next((one for one in reversed(self.attempts) if one.started), None)
+        return next((one for one in reversed(self.attempts) if one.started and not one.refused), None)
 
     @property
     def pending(self) -> JournalAttempt | None:
@@ -316,7 +315,7 @@ class _Folding:
 
     def journal(self) -> Journal:
         attempts = tuple(sorted(self._attempts.values(), key=lambda one: one.claimed_at))
-        current = next((one for one in reversed(attempts) if one.started), None)
+        current = next((one for one in reversed(attempts) if one.started and not one.refused), None)
         end = self._since(EndEntry, current.started_at if current else -1)
         return Journal(
             run=self._run,

@@ -76,25 +76,26 @@ def launch(
 
     for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
-    stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
-    for artifact, lacking, having in prepare(stores, plan, fresh):
-        others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
-        bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
     record = RunRecord(plan.run_id)
-    record.save_intent(plan)
+    claimed_here = record.save_intent(plan)
     made: list[RunningContainer] = []
     try:
+        stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
+        for artifact, lacking, having in prepare(stores, plan, fresh):
+            others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+            bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
         _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
         containers = tuple(sorted(made, key=lambda one: one.node_rank))
+        record.save_plan(plan, {one.node.name: one.id for one in containers})
         _all(fan_out(containers, lambda one: one.node.engine.start(one.id)))
     except BaseException:  # Ctrl-C too: all or none
         fan_out(made, lambda one: one.node.engine.remove(one.id))
         fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
-        record.forget_intent()
+        if claimed_here:
+            record.forget_intent(plan.attempt)
         raise
-    record.save_plan(plan)  # not before: a launch that was refused is no run
     for container in containers:
         notify(container.node.name, Progress(text="container started"))
     return containers

@@ -28,6 +28,7 @@ from orchestrator.specs.finding import Severity
 from orchestrator.specs.labels import understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.state.journal import ClaimEntry
 
 CLEAR_S = 30.0
 
@@ -54,18 +55,24 @@ def resume_run(
     ConflictError: the run is still active. Other errors are those of `start_next_attempt`.
     """
     must_be_over(find_runs(list(pool.nodes.values())), plan.run_id)
-    return start_next_attempt(pool, plan, list(pool.nodes), None, notify)
+    record = RunRecord(plan.run_id)
+    claim = record.claim(plan, list(pool.nodes), "resume")
+    try:
+        return start_next_attempt(pool, plan, claim, notify)
+    except BaseException as error:
+        record.forget_intent(claim.attempt, str(error))
+        raise
 
 
 def start_next_attempt(
-    pool: NodePool, plan: Plan, names: Sequence[str], samples_per_step: int | None, notify: Notify
+    pool: NodePool, plan: Plan, claim: ClaimEntry, notify: Notify
 ) -> tuple[Plan, tuple[RunningContainer, ...]]:
-    """Launch the next attempt on those of `names` that answer and are fit; a step keeps its number of samples.
+    """Launch the claimed attempt on those of its nodes that answer and are fit; a step keeps its number of samples.
 
     It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. PreflightError:
     too few nodes are fit. Other errors are those of the launch, which was undone.
     """
-    record = RunRecord(plan.run_id)
+    record, names = RunRecord(plan.run_id), [name for name in claim.nodes if name in pool.nodes]
     wanted = [pool.nodes[name] for name in names]
     fan_out(wanted, lambda node: _clear(node, record), timeout_s=CLEAR_S)
     places = places_in(pool.request.nodes, pool.request.project)
@@ -80,7 +87,7 @@ def start_next_attempt(
     request = replace(
         pool.request,
         nodes=tuple(spec for spec in pool.request.nodes if spec.name in facts),
-        command=same_step(plan.command, samples_per_step),
+        command=same_step(plan.command, claim.samples_per_step),
         master="",
         exact_port=False,  # requested for another node
         away=tuple(name for name in pool.nodes if name not in facts),
@@ -89,7 +96,8 @@ def start_next_attempt(
         run_id=plan.run_id,
         user=plan.user,
         started_at=pool.now().isoformat(timespec="seconds"),
-        attempt=plan.attempt + 1,
+        attempt=claim.attempt,
+        claim=claim.id,
     )
     next_plan = plan_launch(request, previous.holding(facts), identity)
     return next_plan, previous.launch_next(next_plan, notify)
