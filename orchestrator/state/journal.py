@@ -234,6 +234,11 @@ class Journal:
         """The attempt with this number."""
         return next((one for one in reversed(self.attempts) if one.number == number), None)
 
+    def knows(self, number: int, claim: str) -> bool:
+        """Whether this record has made an attempt with this number and this id of its claim."""
+        known = self.attempt(number)
+        return known is not None and known.claim.id == claim
+
     def attempt_of(self, container: str) -> int | None:
         """Number of the attempt that this container was made for; None: this record does not know the container."""
         for one in reversed(self.attempts):

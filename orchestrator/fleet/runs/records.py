@@ -8,8 +8,9 @@ import getpass
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -45,10 +46,22 @@ from orchestrator.state.journal import (
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
 
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
+
 
 def runs_folder() -> Path:
     """Folder with the records of all runs."""
-    return user_state_path("orch") / "runs"
+    return _folder.get() or user_state_path("orch") / "runs"
+
+
+@contextmanager
+def recording_in(folder: Path) -> Iterator[None]:
+    """Keep the records in another folder inside this context: tests play two computers."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
 
 
 def new_claim() -> str:

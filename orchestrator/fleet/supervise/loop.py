@@ -20,7 +20,7 @@ from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import Pause
-from orchestrator.fleet.supervise.replan import NodePool, require_fit, start_next_attempt
+from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.plan.recovery import Policy, Replan, Update
@@ -129,7 +129,7 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
         else:
             names, patience_s = (*(part.node for part in plan.nodes), *outcome.then.nodes), STOP_TIMEOUT_S
         why: Why = "replan" if isinstance(outcome.then, Replan) else "add_nodes"
-        claim = record.claim(plan, names, why, outcome.samples_per_step)
+        claim = claim_next(how.pool, plan, names, why, outcome.samples_per_step)
         stop_containers([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
             plan, containers = move(how, plan, claim)
@@ -147,7 +147,7 @@ def move(how: Supervision, plan: Plan, claim: ClaimEntry) -> tuple[Plan, tuple[R
             next_plan, containers = start_next_attempt(how.pool, plan, claim, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
-                RunRecord(plan.run_id).forget_intent(claim.attempt, str(error))
+                undo_claim(how.pool, plan, claim, str(error))
                 raise
             how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)
