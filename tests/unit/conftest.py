@@ -58,18 +58,18 @@ def orch(
 ) -> Orch:
     """`orch` in a folder with an inventory of three machines, reached as the lan given.
 
-    `says`: what a person at the terminal answers every question; None: there is no terminal.
+    `says`: what a person at the terminal answers every question, or each one; None: there is no terminal.
     """
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("inventory.yaml").write_text(INVENTORY)
 
-    def run(*argv: str, on: lan.Lan | None = None, says: bool | None = True) -> Ran:
+    def run(*argv: str, on: lan.Lan | None = None, says: bool | Callable[[str], bool] | None = True) -> Ran:
         asked: list[str] = []
 
         def person(question: str, _default: bool) -> bool:
             asked.append(question)
-            return bool(says)
+            return says(question) if callable(says) else bool(says)
 
         with (
             answering_by(None if says is None else person),

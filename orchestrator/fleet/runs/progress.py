@@ -83,10 +83,14 @@ def _events(container: RunningContainer, *, tail: int | None = None, first: int 
 
 
 def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:
-    """Step and node of the last verified checkpoint on record."""
+    """Step and node of the last verified checkpoint among the lines of the node that leads the run."""
+    current = record.journal.current
     for line in record.events(CheckpointWritten, newest_first=True):
-        if isinstance(line.event, CheckpointWritten) and line.event.verified and line.event.step is not None:
-            return line.event.step, line.node
+        event = line.event
+        if not isinstance(event, CheckpointWritten) or not event.verified or event.step is None:
+            continue
+        if current is None or record.leads(line.node, current.number):
+            return event.step, line.node
     return None
 
 
