@@ -29,6 +29,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.run_marks import why_not_to_begin
 from trainer.agent.sampler import Readings, ResourceSampler
 from trainer.agent.stdin_end import StdinEnd
 from trainer.errors import TrainerError
@@ -77,6 +78,9 @@ class NodeAgent:
         if rank_exit := self._exit_record.read():
             self._emit(Finished(**asdict(rank_exit)))
             return EXIT_CODES[rank_exit.outcome]
+        if why := self._superseded():
+            self._emit(Finished(outcome="stopped", reason=why))
+            return EXIT_CODES["stopped"]
         adopt_orphans()
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
@@ -99,6 +103,12 @@ class NodeAgent:
             sampler.stop()
             link.close()
             self._exit_record.release()
+
+    def _superseded(self) -> str:
+        """Why this container must not train; empty for one of the newest attempt. A scheduler ends its own jobs."""
+        if self._options.place:
+            return ""
+        return why_not_to_begin(self._options.folder, int(self._options.run.rpartition(".")[2]))
 
     def _sample(self) -> ResourceSampler:
         options = self._options
