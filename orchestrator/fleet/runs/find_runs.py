@@ -14,7 +14,8 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
 from orchestrator.specs.labels import RunLabels, read_labels
-from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -53,6 +54,8 @@ class LabelledContainer:
     node: str
     facts: ContainerFacts
     says: RunLabels
+    scheduled: bool = False
+    """Whether it is a part of a job, of which the scheduler makes the attempts."""
 
     @property
     def member(self) -> Member:
@@ -62,6 +65,10 @@ class LabelledContainer:
 def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     """Ask every node for its containers with a run's label. `some`: these are a choice of nodes, so that a rank which
     none of them shows is not lost, but may be on another one."""
+    from orchestrator.nodes.cluster_nodes import (
+        cluster_of,
+    )  # with the engine of processes: readers of records need none
+
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
     held: dict[str, list[LabelledContainer]] = {}
@@ -69,8 +76,9 @@ def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     for outcome in outcomes:
         of_runs, others = split_by_labels(outcome.item.name, outcome.result or ())
         strange += others
+        scheduled = bool(cluster_of(outcome.item))
         for one in of_runs:
-            held.setdefault(one.says.run_id, []).append(one)
+            held.setdefault(one.says.run_id, []).append(replace(one, scheduled=scheduled))
     runs = [_assemble(run_id, shown) for run_id, shown in held.items()]
     if not some:
         runs = [_with_lost(run, unreachable) for run in runs]
@@ -118,7 +126,7 @@ def choose_run(found: FoundRuns, wanted: str | None) -> Run:
 
 def only_run_of(found: FoundRuns, user: str) -> Run:
     """The only active run of this user: a stop without a run id never touches another user's run and never guesses."""
-    active = [run for run in found.runs if run.is_going]
+    active = [run for run in found.runs if run.active_nodes]
     mine = [run for run in active if run.user == user]
     if len(mine) == 1:
         return mine[0]
@@ -132,11 +140,9 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
 
 
 def must_be_over(found: FoundRuns, run_id: str) -> None:
-    """ConflictError if the run is still active: two writers would corrupt its checkpoints."""
-    members = [one for run in found.runs if run.run_id == run_id for one in run.members]
-    active = (State.RUNNING, State.CREATED, State.QUEUED)
-    holders = [member.node for member in members if member.state in active]
-    if holders:
+    """ConflictError if a container of the run has not ended, whatever its attempt: two writers would corrupt its
+    checkpoints."""
+    if holders := [name for run in found.runs if run.run_id == run_id for name in run.active_nodes]:
         raise ConflictError(
             f"run {run_id} still runs on {', '.join(holders)}",
             hint=f"to stop it and continue: orch restart {run_id}; to end it: orch stop {run_id}",
@@ -153,23 +159,49 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
 
 
 def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
-    """The newest attempt, as most of its containers describe it."""
-    attempt = max(one.says.attempt for one in held)
-    newest = [one for one in held if one.says.attempt == attempt]
-    alike = Counter(replace(one.says, node_rank=0) for one in newest)
+    """The current attempt, as most of its containers describe it."""
+    plan = RunRecord(run_id).newest_plan()
+    attempt = _current_attempt(held, plan)
+    current = [one for one in held if one.says.attempt == attempt]
+    alike = Counter(replace(one.says, node_rank=0) for one in current or held)
     says = alike.most_common(1)[0][0]
+    nnodes = says.nnodes or len(current)
     return Run(
         run_id=run_id,
         project=says.project,
         attempt=attempt,
         user=says.user,
         started_at=says.started_at,
-        nnodes=says.nnodes or len(newest),
+        nnodes=nnodes if current or plan is None else plan.nnodes,
         command=says.command,
         master=says.master,
-        members=tuple(sorted((one.member for one in newest), key=lambda member: member.node_rank)),
-        earlier=tuple((one.says.attempt, one.member) for one in held if one.says.attempt != attempt),
+        members=tuple(sorted((one.member for one in current), key=lambda member: member.node_rank)),
+        earlier=tuple((one.says.attempt, one.member) for one in held if one.says.attempt < attempt),
+        foreign=tuple((one.says.attempt, one.member) for one in held if one.says.attempt > attempt),
     )
+
+
+def _current_attempt(held: Sequence[LabelledContainer], plan: Plan | None) -> int:
+    """The attempt that is the run.
+
+    This computer's record decides: one container with a later number would otherwise hide the run from `stop`. A later
+    attempt counts once more than half of the recorded nodes show it: another computer has continued the run. Without a
+    record the nodes vote, each for the last attempt that it shows; an attempt with active containers goes first.
+    """
+    if jobs := [one.says.attempt for one in held if one.scheduled]:
+        return max(jobs)
+    shown: dict[int, set[str]] = {}
+    for one in held:
+        shown.setdefault(one.says.attempt, set()).add(one.node)
+    if plan:
+        own = {part.node for part in plan.nodes}
+        later = [number for number in shown if number > plan.attempt and 2 * len(shown[number] & own) > len(own)]
+        known = [number for number in shown if number <= plan.attempt]
+        return max(later or known or [plan.attempt])
+    active = Counter(one.says.attempt for one in held if one.facts.state in ACTIVE)
+    last = {node: max(one.says.attempt for one in held if one.node == node) for node in {one.node for one in held}}
+    votes = Counter(last.values())
+    return max(shown, key=lambda number: (active[number], votes[number], number))
 
 
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:
