@@ -166,13 +166,13 @@ def half_stopped_line(run: Run, *, on_cluster: bool = False) -> str:
 
 
 def foreign_line(run: Run) -> str:
-    """Containers of later attempts than the current one, which count for nothing."""
+    """Containers with the run's label that count for nothing."""
     shown: dict[int, list[str]] = {}
     for attempt, member in run.foreign:
         shown.setdefault(attempt, []).append(member.node)
-    told = "; ".join(f"{', '.join(dict.fromkeys(nodes))} shows attempt {number}" for number, nodes in shown.items())
+    where = "; ".join(f"{', '.join(dict.fromkeys(nodes))} (attempt {number})" for number, nodes in shown.items())
     return (
-        f"! {told} of run {run.run_id}, which is left out: attempt {run.attempt} is the run\n"
+        f"! a container that is no part of run {run.run_id}, attempt {run.attempt}, is left out on {where}\n"
         f"  → orch stop {run.run_id}   # ends all of its containers"
     )
 

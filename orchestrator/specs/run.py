@@ -86,8 +86,8 @@ class Run:
     earlier: tuple[tuple[int, Member], ...] = ()
     """Containers of earlier attempts, each with its attempt."""
     foreign: tuple[tuple[int, Member], ...] = ()
-    """Containers of attempts after the current one, each with its attempt: a few nodes show them, and they count for
-    nothing but a stop."""
+    """Containers with the run's label that are no part of it, each with its attempt: of a later attempt that few nodes
+    show, or with another claim. They count for nothing but a stop."""
 
     @property
     def state(self) -> State:

@@ -70,7 +70,7 @@ def test_the_run_is_shown_and_the_other_container_beside_it(
     plant(here.nodes["beta"], run_id, 7)
     if not recorded:
         no_record(state, run_id)
-    beside = f"! beta shows attempt 7 of run {run_id}, which is left out: attempt 0 is the run\n  → orch stop {run_id}"
+    beside = f"! a container that is no part of run {run_id}, attempt 0, is left out on beta (attempt 7)\n  → orch stop"
     shown = orch("status", run_id, "--json", on=here)
     data = json_data(shown.out)
     assert (shown.code, data["state"], data["attempt"]) == (0, "running", 0)
@@ -135,6 +135,17 @@ def test_without_a_record_a_node_has_one_vote(orch: Orch, here: lan.Lan, state: 
     no_record(state, run_id)
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.attempt, [attempt for attempt, _ in run.earlier]) == (1, [0, 0, 0])
+
+
+def test_a_copied_claim_is_not_the_run(orch: Orch, here: lan.Lan) -> None:
+    """The labels of another container, to the letter: its id is not on record."""
+    detached(orch, here)
+    beta = here.nodes["beta"].engine
+    ((spec, facts),) = beta.made.values()
+    beta.finish(copied := beta.create(replace(spec, name="copied")), 1)
+    (run,) = find_runs(list(here.nodes.values())).runs
+    assert (run.attempt, run.state, run.foreign[0][1].container) == (0, State.RUNNING, beta.made[copied][1])
+    assert [one.container.id for one in run.members if one.node == "beta" and one.container] == [facts.id]
 
 
 # ── The word "stopped" ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, Pre
 from orchestrator.specs.labels import RunLabels, read_labels
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
+from orchestrator.state.journal import Journal
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -56,6 +57,11 @@ class LabelledContainer:
     says: RunLabels
     scheduled: bool = False
     """Whether it is a part of a job, of which the scheduler makes the attempts."""
+
+    @property
+    def claimed(self) -> tuple[int, str]:
+        """Its attempt and the id of the claim."""
+        return self.says.attempt, self.says.claim
 
     @property
     def member(self) -> Member:
@@ -159,49 +165,86 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
 
 
 def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
-    """The current attempt, as most of its containers describe it."""
-    plan = RunRecord(run_id).newest_plan()
-    attempt = _current_attempt(held, plan)
-    current = [one for one in held if one.says.attempt == attempt]
-    alike = Counter(replace(one.says, node_rank=0) for one in current or held)
+    """The current attempt, as most of its containers describe it; the others beside it."""
+    record = RunRecord(run_id)
+    plan = record.newest_plan()
+    if any(one.scheduled for one in held):
+        parts = _of_attempt(held, max(one.says.attempt for one in held if one.scheduled))
+    elif plan:
+        parts = _by_record(held, record.journal, plan)
+    else:
+        parts = _by_votes(held)
+    alike = Counter(replace(one.says, node_rank=0) for one in parts.current or held)
     says = alike.most_common(1)[0][0]
-    nnodes = says.nnodes or len(current)
     return Run(
         run_id=run_id,
         project=says.project,
-        attempt=attempt,
+        attempt=parts.attempt,
         user=says.user,
         started_at=says.started_at,
-        nnodes=nnodes if current or plan is None else plan.nnodes,
+        nnodes=plan.nnodes if plan and not parts.current else says.nnodes or len(parts.current),
         command=says.command,
         master=says.master,
-        members=tuple(sorted((one.member for one in current), key=lambda member: member.node_rank)),
-        earlier=tuple((one.says.attempt, one.member) for one in held if one.says.attempt < attempt),
-        foreign=tuple((one.says.attempt, one.member) for one in held if one.says.attempt > attempt),
+        members=tuple(sorted((one.member for one in parts.current), key=lambda member: member.node_rank)),
+        earlier=tuple((one.says.attempt, one.member) for one in parts.earlier),
+        foreign=tuple((one.says.attempt, one.member) for one in parts.foreign),
     )
 
 
-def _current_attempt(held: Sequence[LabelledContainer], plan: Plan | None) -> int:
-    """The attempt that is the run.
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """Containers with a run's label, by what they are to it."""
 
-    This computer's record decides: one container with a later number would otherwise hide the run from `stop`. A later
-    attempt counts once more than half of the recorded nodes show it: another computer has continued the run. Without a
-    record the nodes vote, each for the last attempt that it shows; an attempt with active containers goes first.
+    attempt: int
+    current: Sequence[LabelledContainer]
+    earlier: Sequence[LabelledContainer]
+    foreign: Sequence[LabelledContainer] = ()
+
+
+def _of_attempt(
+    held: Sequence[LabelledContainer], attempt: int, claim: str | None = None, foreign: Sequence[LabelledContainer] = ()
+) -> _Parts:
+    """Those of one attempt and claim are the run; `foreign` and later ones, or of another claim, are not."""
+    own = [one for one in held if one not in foreign]
+    current = [one for one in own if one.says.attempt == attempt and claim in (None, one.says.claim)]
+    earlier = [one for one in own if one.says.attempt < attempt]
+    others = [one for one in own if one not in current and one not in earlier]
+    return _Parts(attempt=attempt, current=current, earlier=earlier, foreign=[*foreign, *others])
+
+
+def _by_record(held: Sequence[LabelledContainer], journal: Journal, plan: Plan) -> _Parts:
+    """This computer's record decides: one container with a later number would otherwise hide the run from `stop`.
+
+    A later claim counts once more than half of the recorded nodes show it: another computer has continued the run.
     """
-    if jobs := [one.says.attempt for one in held if one.scheduled]:
-        return max(jobs)
-    shown: dict[int, set[str]] = {}
+    nodes = {part.node for part in plan.nodes}
+    shown: dict[tuple[int, str], set[str]] = {}
     for one in held:
-        shown.setdefault(one.says.attempt, set()).add(one.node)
-    if plan:
-        own = {part.node for part in plan.nodes}
-        later = [number for number in shown if number > plan.attempt and 2 * len(shown[number] & own) > len(own)]
-        known = [number for number in shown if number <= plan.attempt]
-        return max(later or known or [plan.attempt])
-    active = Counter(one.says.attempt for one in held if one.facts.state in ACTIVE)
-    last = {node: max(one.says.attempt for one in held if one.node == node) for node in {one.node for one in held}}
+        if one.says.attempt > plan.attempt and one.node in nodes:
+            shown.setdefault(one.claimed, set()).add(one.node)
+    if later := [claimed for claimed, where in shown.items() if 2 * len(where) > len(nodes)]:
+        return _of_attempt(held, *max(later))
+    foreign = [one for one in held if _is_foreign(one, journal, plan.attempt)]
+    known = [one.says.attempt for one in held if one not in foreign]
+    return _of_attempt(held, max(known, default=plan.attempt), foreign=foreign)
+
+
+def _is_foreign(one: LabelledContainer, journal: Journal, newest: int) -> bool:
+    """Whether the record, whose newest attempt that is, has not made this container."""
+    known = journal.attempt(one.says.attempt)
+    if one.says.attempt > newest or known is None:
+        return one.says.attempt > newest  # earlier ones may be from before this computer took the run over
+    made = known.started.containers.values() if known.started else ()
+    return known.claim.id != one.says.claim or (bool(made) and one.facts.id not in made)
+
+
+def _by_votes(held: Sequence[LabelledContainer]) -> _Parts:
+    """Without a record each node votes for the claim of the last attempt that it shows; one with active containers goes
+    first, and of equals the highest number."""
+    active = Counter(one.claimed for one in held if one.facts.state in ACTIVE)
+    last = {node: max(one.claimed for one in held if one.node == node) for node in {one.node for one in held}}
     votes = Counter(last.values())
-    return max(shown, key=lambda number: (active[number], votes[number], number))
+    return _of_attempt(held, *max(last.values(), key=lambda claimed: (active[claimed], votes[claimed], claimed)))
 
 
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:

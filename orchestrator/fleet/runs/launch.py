@@ -44,7 +44,6 @@ _PREPARE = """
 mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" || exit 1
 plan=$1/runs/$2/plan.json
 (umask 077 && if [ "$6" = gzip ]; then gzip -dc; else cat; fi > "$plan.new") && mv -f "$plan.new" "$plan" || exit 1
-rm -f "$1/runs/$2/stopped"
 [ -d "$1/data/$3" ] && echo data
 [ -f "$1/runs/$2/$4" ] && echo code
 [ -n "$5" ] && [ -d "$1/agent/$5" ] && echo agent
