@@ -111,7 +111,7 @@ class RankSigns:
     @property
     def progress(self) -> tuple[int, ...]:
         """Changes with each piece of work."""
-        return self.process, self.optimizer_steps, self.completed, self.work, self.lines
+        return self.process, int(self.in_group), self.optimizer_steps, self.completed, self.work, self.lines
 
 
 @dataclass(frozen=True, kw_only=True)
