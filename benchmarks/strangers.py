@@ -53,7 +53,7 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     calm_from = time.time()
     time.sleep(CALM_S)
     began = time.time()
-    plan = json.loads((records(orch) / record.run_id / "plan.json").read_text("utf-8"))
+    plan = json.loads((records(orch) / record.run_id / "plan-0.json").read_text("utf-8"))
     became = attack(plan["master_addr"], plan["supervisor_port"], rate=rate, seconds=seconds)
     ended = time.time()
     until(lambda: record.events("step")[-1].at > ended + 2, "a step after the attack", BACK_S)

@@ -27,6 +27,8 @@ _FOLDER = re.compile(r"step-(\d{1,12})", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", re.ASCII)
 """A plain name: nothing that leads out of the folder, is hidden, or reads as an option."""
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_START = re.compile(r"(\d{1,12}):([0-9a-f]{64})", re.ASCII)
+_NO_CHECKPOINT = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class CheckpointManifest:
     """Version of PyTorch."""
     entry: str = STATE
     """Name of the file that a resumed program loads; `FOLDER`: it loads the whole folder, as a user's script may."""
+    attempt: int | None = None
+    """Attempt that has written it; None where it is not known."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Values without a field, such as the options of the run."""
 
@@ -73,6 +77,7 @@ class CheckpointManifest:
 def encode_manifest(manifest: CheckpointManifest) -> str:
     """Text of manifest.json."""
     named = {name: getattr(manifest, name) for name in ("step", *_OPTIONAL)}
+    named |= {} if manifest.attempt is None else {"attempt": manifest.attempt}
     files = {file.name: {"bytes": file.size, "sha256": file.sha256} for file in manifest.files}
     return json.dumps({**named, **manifest.others, "files": files}, indent=2)
 
@@ -97,7 +102,33 @@ def decode_manifest(content: str | bytes, *, step: int | None = None) -> Checkpo
         raise ValueError(f"{MANIFEST}: the value of {wrong[0]} is of another type")
     if (entry := named.get("entry", STATE)) not in (FOLDER, *files):
         raise ValueError(f"{MANIFEST} does not list {entry[:80]}")
-    return CheckpointManifest(step=own, files=listed, **named, others=values)
+    if (attempt := values.pop("attempt", None)) is not None and not _is_count(attempt, STEP_LIMIT):
+        raise ValueError(f"{MANIFEST}: attempt is not a number")
+    return CheckpointManifest(step=own, files=listed, **named, attempt=attempt, others=values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint:
+    """The checkpoint that an attempt continues from."""
+
+    step: int = 0
+    sha256: str = ""
+    """Hash of its manifest, which holds those of all its files; empty: no checkpoint, the attempt begins at step 0."""
+
+
+def encode_start(point: StartPoint) -> str:
+    """Value of the environment variable: `STEP:SHA256`, or `none`."""
+    return f"{point.step}:{point.sha256}" if point.sha256 else _NO_CHECKPOINT
+
+
+def decode_start(text: str) -> StartPoint | None:
+    """None for an empty text. ValueError: neither `STEP:SHA256` nor `none`."""
+    if text in ("", _NO_CHECKPOINT):
+        return StartPoint() if text else None
+    match = _START.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text[:100]!r} is not STEP:SHA256 of a checkpoint")
+    return StartPoint(step=int(match[1]), sha256=match[2])
 
 
 def is_file_name(name: str) -> bool:

@@ -16,6 +16,9 @@ EVENTS = "ORCH_EVENTS"
 RESUME = "ORCH_RESUME"
 """Path of the newest intact checkpoint of the run on the node, empty if there is none. The plan sets it for the user's
 own scripts, and the agent fills it in at each start."""
+RESUME_FROM = "ORCH_RESUME_FROM"
+"""The checkpoint that this attempt continues from, as contract.checkpoint.encode_start writes it; the controller's
+record chooses it. Not set in a job and by hand: the newest intact one counts."""
 SYNC = "ORCH_SYNC"
 """Sync method that `orch_hooks.ddp` uses for `auto`; set by the user."""
 SHUTDOWN_TIMEOUT_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

@@ -271,6 +271,8 @@ class Evaluated(ProgressEvent, kind="evaluation"):
 @dataclass(frozen=True, kw_only=True)
 class CheckpointWritten(ProgressEvent, kind="checkpoint"):
     path: Text | None = None
+    sha256: Text | None = None
+    """Hash of its manifest, which holds those of all its files."""
     verified: Flag | None = None
     """Whether it was read back and is intact."""
     stopped_s: Float | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contract import environment
+from contract.checkpoint import StartPoint, decode_start
 from trainer.errors import OptionError
 from trainer.options import option, out_of_range
 
@@ -26,6 +27,8 @@ class RankInfo:
     run_id: str = ""
     run_dir: str = ""
     attempt: int = 0
+    resume_from: StartPoint | None = None
+    """The checkpoint that this attempt continues from; None: the newest intact one."""
     backend: str = "auto"
     pg_timeout_s: int = 300
     events: bool = False
@@ -43,6 +46,7 @@ class RankInfo:
             run_id=environ.get(environment.RUN_ID, ""),
             run_dir=environ.get(environment.RUN_DIR, ""),
             attempt=_number(environ, environment.ATTEMPT, 0),
+            resume_from=_start(environ),
             backend=environ.get(environment.BACKEND, "") or "auto",
             pg_timeout_s=_number(environ, environment.PG_TIMEOUT_S, 300),
             events=environ.get(environment.EVENTS) == "1",
@@ -63,6 +67,13 @@ class RankInfo:
         """Short name of this rank: its node, with the local rank if the node has several."""
         name = self.node or f"rank {self.rank}"
         return f"{name}.{self.local_rank}" if self.node and self.local_world_size > 1 else name
+
+
+def _start(environ: Mapping[str, str]) -> StartPoint | None:
+    try:
+        return decode_start(environ.get(environment.RESUME_FROM, ""))
+    except ValueError as error:
+        raise OptionError(f"{environment.RESUME_FROM} in the environment: {error}") from None
 
 
 BACKENDS = ("auto", "gloo", "nccl")

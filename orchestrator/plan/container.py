@@ -235,6 +235,7 @@ def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, place
         labels.LABEL_NNODES: str(len(place.names)),
         labels.LABEL_BACKEND: place.backend,
         labels.LABEL_MASTER: place.names[0],
+        **({labels.LABEL_CLAIM: identity.claim} if identity.claim else {}),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from orchestrator.plan.container import Placement, plan_node
@@ -20,6 +21,8 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
 
     Raises `PreflightError` where the facts forbid the run, `ConfigError` where the request contradicts itself.
     """
+    if request.cluster:  # its scheduler makes the attempts
+        identity = replace(identity, claim="")
     order = rank_order(request.nodes, facts, request.master)
     request, memory_note = fit_memory(request, order, facts)
     first = facts[order[0].name]
@@ -30,6 +33,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         run_id=identity.run_id,
         project=request.project,
         attempt=identity.attempt,
+        claim=identity.claim,
         user=identity.user,
         started_at=identity.started_at,
         backend=backend_of(order, [facts[node.name] for node in order]),

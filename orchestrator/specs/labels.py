@@ -20,6 +20,8 @@ LABEL_NNODES = "orch.nnodes"
 LABEL_FIRST_RANK = "orch.first_rank"
 LABEL_NPROC = "orch.nproc_per_node"
 LABEL_ATTEMPT = "orch.attempt"
+LABEL_CLAIM = "orch.claim"
+"""Id of the claim of the attempt: of two attempts with one number, it tells which one a container is of."""
 LABEL_USER = "orch.user"
 LABEL_STARTED = "orch.started_at"
 LABEL_COMMAND = "orch.command"
@@ -66,6 +68,8 @@ class RunLabels:
     """ISO 8601 with zone; empty where the container does not say it."""
     command: str
     master: str
+    claim: str = ""
+    """Empty where the container does not say it."""
 
 
 def read_labels(found: Mapping[str, str], *, latest: datetime | None = None) -> RunLabels:
@@ -84,6 +88,7 @@ def read_labels(found: Mapping[str, str], *, latest: datetime | None = None) -> 
         started_at=_time(found, latest),
         command=_text(found, LABEL_COMMAND, LONGEST_COMMAND),
         master=_text(found, LABEL_MASTER, LONGEST_NAME),
+        claim=_text(found, LABEL_CLAIM, LONGEST_NAME),
     )
 
 

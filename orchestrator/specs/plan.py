@@ -47,6 +47,8 @@ class Plan(RunSettings):
     run_id: str
     project: str
     attempt: int
+    claim: str = ""
+    """Id of the attempt's claim, which its containers carry as a label."""
     user: str
     started_at: str
     """ISO 8601 with zone."""

@@ -83,3 +83,5 @@ class RunIdentity:
     user: str
     started_at: str
     attempt: int = 0
+    claim: str = ""
+    """Id of the attempt's claim; empty: the attempt is not claimed on nodes, as a job of a cluster."""

@@ -179,7 +179,7 @@ def records(orch: Orch) -> Path:
 
 def _new(orch: Orch, before: set[str], name: str) -> str:
     return next(
-        (path.parent.name for path in records(orch).glob(f"{name}-*/plan.json") if path.parent.name not in before), ""
+        (path.parent.name for path in records(orch).glob(f"{name}-*/plan-0.json") if path.parent.name not in before), ""
     )
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from contract.checkpoint import CheckpointManifest
+from contract.checkpoint import CheckpointManifest, StartPoint, decode_start, encode_start
 from trainer.data import checkpoint
 from trainer.data.checkpoint import Keep
 from trainer.errors import ConfigurationError, TrainerError
 
 
-def save(root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float = 0) -> checkpoint.Checkpoint:
+def save(
+    root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float = 0, attempt: int = 0
+) -> checkpoint.Checkpoint:
     root.parent.mkdir(exist_ok=True)
     extra = root.parent / "tokenizer.json"
     extra.write_text("{}")
@@ -24,9 +32,8 @@ def save(root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float =
     def weights(file: BinaryIO) -> None:
         file.write(b"weights" * 100)
 
-    saved = checkpoint.publish(
-        checkpoint.write(root, CheckpointManifest(step=step, run_id="r1"), weights, {extra.name: extra})
-    )
+    manifest = CheckpointManifest(step=step, run_id="r1", attempt=attempt)
+    saved = checkpoint.publish(checkpoint.write(root, manifest, weights, {extra.name: extra}))
     os.utime(saved.path, (now, now))
     checkpoint.prune(root, step, Keep(count=keep, hours=hours), clock=lambda: now)
     return saved
@@ -184,3 +191,99 @@ def test_verify_command(call, tmp_path: Path) -> None:
     flip_a_bit(root / "step-00000010" / "state.pt")
     assert call("verify", str(root)).code == 3
     assert call("verify", str(root), "--json").code == 3
+
+
+@pytest.mark.parametrize("manner", ["exchange", "rename"])
+def test_a_kill_at_any_line_of_a_replacement_leaves_a_checkpoint(tmp_path: Path, manner: str) -> None:
+    """`rename`: on a file system without an exchange of names. Before: both copies there, none found, then deleted."""
+    argv = [sys.executable, "-m", "tests.trainer.killed_publish", str(tmp_path), manner]
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2])
+    kills = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(kills) > 30
+    assert {(one["step"], tuple(one["problems"]), tuple(one["left"])) for one in kills} == {
+        (10, (), ("step-00000010",))
+    }
+    assert {one["size"] for one in kills} == {3, 300}  # the old one, and from some line on the new one
+
+
+def test_a_look_that_gives_the_old_one_its_name_back_does_not_stop_a_replacement(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    save(root, 10)
+    looks: list[threading.Thread] = []
+
+    def no_exchange(_first: Path, second: Path) -> None:
+        looks.append(threading.Thread(target=give_back, args=(second,)))
+        looks[-1].start()
+        raise OSError(errno.EINVAL, "no exchange here")
+
+    def give_back(target: Path) -> None:  # as the controller's script does, once, at a moment of chance
+        deadline = time.monotonic() + 0.2
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                target.with_name(f".tmp-old-{target.name}").rename(target)
+                return
+
+    def state(file: BinaryIO) -> None:
+        file.write(b"state")
+
+    for _ in range(5):
+        saved = checkpoint.publish(checkpoint.write(root, CheckpointManifest(step=10), state, {}), no_exchange)
+        looks[-1].join()
+        assert not saved.problem
+        assert saved.state_file.read_bytes() == b"state"
+
+
+OWN, OTHER = 4, 1
+"""Attempts."""
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Checkpoints on rank 0's node: the attempt of each step."""
+
+    attempts: dict[int, int]
+    start: int | None
+    """Step of the recorded checkpoint; 0: the attempt begins at step 0, None: nothing is recorded."""
+    found: int | None
+    aside: tuple[int, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Folders({300: OTHER, 600: OTHER}, 600, 600),
+        Folders({300: OTHER, 600: OTHER}, 300, 300, (600,)),  # the user went back
+        Folders({600: OTHER, 9999: OTHER}, 600, 600, (9999,)),  # nobody has reported it
+        Folders({600: OTHER, 700: OWN}, 600, 700),  # the container was started again
+        Folders({600: OTHER, 700: OWN, 9999: OTHER}, 600, 700, (9999,)),
+        Folders({9999: OTHER}, 0, None, (9999,)),
+        Folders({600: OTHER, 9999: OTHER}, None, 9999),  # by hand, or in a job
+    ],
+)
+def test_an_attempt_continues_from_the_recorded_checkpoint(tmp_path: Path, case: Folders) -> None:
+    root = tmp_path / "checkpoints"
+    saved = {step: save(root, step, keep=9, attempt=attempt) for step, attempt in case.attempts.items()}
+    start = None
+    if case.start is not None:
+        start = StartPoint(step=case.start, sha256=saved[case.start].sha256) if case.start else StartPoint()
+        assert decode_start(encode_start(start)) == start
+    said: list[str] = []
+    for _again in range(2):
+        found = checkpoint.to_resume(root, start, OWN, said.append)
+        assert (found and found.step) == case.found
+    assert sorted(set(case.attempts) - set(checkpoint.steps(root))) == list(case.aside)
+    assert len(said) == bool(case.aside)
+
+
+def test_another_checkpoint_of_the_recorded_step_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    saved = save(root, 600)
+    recorded = StartPoint(step=600, sha256="ab" * 32)
+    with pytest.raises(ConfigurationError, match="not the one that was recorded"):
+        checkpoint.to_resume(root, recorded, OWN, print)
+    with pytest.raises(ConfigurationError, match=r"manifest\.json is missing"):
+        checkpoint.to_resume(root, StartPoint(step=700, sha256="ab" * 32), OWN, print)
+    flip_a_bit(saved.path / "state.pt")
+    with pytest.raises(ConfigurationError, match=r"state\.pt has changed"):
+        checkpoint.to_resume(root, StartPoint(step=600, sha256=saved.sha256), OWN, print)
+    assert checkpoint.steps(root) == [600]  # nothing was moved

@@ -117,7 +117,8 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     assert ("gamma", "bringing the run's data from beta") in here.told
     assert here.copied["gamma"] > 0
     folder = here.code_of("gamma").parent
-    assert {path.name for path in folder.iterdir()} == {"code", "plan.json", AGENTS_TOKEN, code_list(later.code_digest)}
+    made = {"attempts", "code", "plan.json", AGENTS_TOKEN, code_list(later.code_digest)}
+    assert {path.name for path in folder.iterdir()} == made
 
 
 def test_from_a_node_that_takes_no_part(here: Place) -> None:

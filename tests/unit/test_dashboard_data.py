@@ -102,7 +102,8 @@ def test_runs_newest_first_with_their_newest_figures(client: TestClient) -> None
     record_run("old-1", lan.NAMES[:2], points=40, began=time.time() - 9000, outcome=("failed", HOSTILE))
     record_run("new-1", lan.NAMES[:2], points=20)
     (RunRecord("cut-1").folder).mkdir(parents=True)
-    (RunRecord("cut-1").folder / "plan.json").write_text('{"half": ')
+    (RunRecord("cut-1").folder / "record.jsonl").touch()
+    (RunRecord("cut-1").folder / "plan-0.json").write_text('{"half": ')
     found = client.get("/api/runs").json()
     rows = {row["run_id"]: row for row in found["runs"]}
     assert list(rows) == ["new-1", "old-1", "cut-1"]

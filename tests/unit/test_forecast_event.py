@@ -14,7 +14,7 @@ from contract.cost_model.forecast import Forecast, read_forecast
 from contract.events import Event, decode_event
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.phases import Phases
 from orchestrator.specs.run_events import RunLine
@@ -165,7 +165,9 @@ def test_a_record_keeps_the_forecast_of_this_attempt() -> None:
     assert record.forecast() == forecast()
     record.save_plan(lan.plan())
     assert record.forecast() is None
-    (record.folder / "forecast.json").write_text('{"unit": "tok')
+    record.save_forecast(forecast())
+    whole = (record.folder / "record.jsonl").read_bytes()
+    (record.folder / "record.jsonl").write_bytes(whole[:-9])
     assert record.forecast() is None
 
 
@@ -182,8 +184,10 @@ def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
     assert f"! gamma's link carries 94 Mbit/s\n! {long}\n" in ran.err
     assert "left out: its link is slow" in ran.err
     assert "forecast 1,216 tokens/s (1.9x alpha alone), achieved 98 %\n  checkpoints  alpha:" in ran.err
-    (file,) = RunRecord("x").folder.parent.glob("*/forecast.json")
-    assert json.loads(file.read_text())["sync"] == "int4"
+    (record,) = recorded_runs()
+    known = record.forecast()
+    assert known is not None
+    assert known.sync == "int4"
 
 
 def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:

@@ -163,7 +163,8 @@ def test_the_loss_of_a_node_has_the_newest_step(tmp_path: Path) -> None:
 
 
 def test_a_mark_that_cannot_be_written_is_no_reason_for_silence(hooks: Hooks, tmp_path: Path) -> None:
-    (hooks.record.folder / "hooks").write_text("a file in its place")
+    (hooks.record.folder / "record.jsonl").unlink()
+    (hooks.record.folder / "record.jsonl").mkdir()  # a folder in its place
     hooks.end(DONE)
     assert [result.problem for result in hooks.results(wait=True)] == [""]
     assert len(happened(tmp_path)) == 1

@@ -116,8 +116,9 @@ def test_of_two_launches_at_the_same_moment_the_loser_names_the_winner(comes: bo
 def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
     here = quiet_lan()
     launch(here.nodes, plan_of("first"))
-    call = here.nodes["beta"].calls[0]
+    claim, call = here.nodes["beta"].calls[:2]
     assert call[:2] == ("sh", "-c")
+    assert claim[3:7] == ("sh", "/home/ana/orch/orch", "first", "0")
     assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "", "code-.list", "")
     assert "/home/ana" not in call[2]
 

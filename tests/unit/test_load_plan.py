@@ -53,8 +53,8 @@ def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.
     monkeypatch.setenv("HF_TOKEN", "of-this-computer")
     text = (Path(__file__).parents[1] / "fixtures/plans/7eff98a.json").read_text()
     record = RunRecord("0102-1504-ab12")
-    record.folder.mkdir(parents=True)
-    (record.folder / "plan.json").write_text(text)
+    record.save_plan(lan.plan())
+    (record.folder / "plan-0.json").write_text(text)
     ran = orch("resume", record.run_id, "--dry-run", "--json", on=lan.lan("alpha", "beta", "gamma"))
     assert ran.code == 0, ran.err
     before, after = {"hang_timeout_s": 0, **json.loads(text)}, json.loads(ran.out)["data"]
@@ -126,7 +126,7 @@ def test_an_attempt_that_this_computer_began_to_launch_is_its_own() -> None:
     for attempt in (0, 1):
         own = asked([], {}, "orch", "red-1", attempt=attempt)
         assert (own.plan.attempt, own.node) == (attempt, "")
-    RunRecord("red-1").forget_intent()
+    RunRecord("red-1").forget_intent(1)
     assert asked([], {}, "orch", "red-1").plan.attempt == 0
 
 
@@ -134,12 +134,12 @@ def test_an_attempt_that_this_computer_began_to_launch_is_its_own() -> None:
 def test_a_record_that_cannot_be_read_is_as_if_it_were_lost(tmp_path: Path, content: bytes) -> None:
     record = RunRecord("red-1")
     record.save_plan(plan_of("red-1"))
-    (record.folder / "plan.json").write_bytes(content)
+    (record.folder / "plan-0.json").write_bytes(content)
     leave(tmp_path, plan_of("red-1"))
     specs = {"alpha": lan.spec("alpha", workspace=str(tmp_path))}
     found = asked([LocalNode("alpha")], specs, "orch", "red")
     assert (found.plan, found.node, found.own) == (plan_of("red-1"), "alpha", None)
-    assert str(record.folder / "plan.json") in found.unreadable
+    assert str(record.folder / "plan-0.json") in found.unreadable
 
 
 def test_a_broken_plan_of_one_node_hides_no_other(tmp_path: Path) -> None:

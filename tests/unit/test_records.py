@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,13 @@ def test_a_new_attempt_has_no_outcome_yet() -> None:
     assert record.outcome() is None
 
 
-@pytest.mark.parametrize("text", ["", '{"state": "fai', "[]", '{"state": "failed"}'])
+@pytest.mark.parametrize("text", ["", '{"state": "fai', "[]", '{"kind": "end", "reason": "exit code 3"}'])
 def test_an_outcome_cut_short_is_none(text: str) -> None:
     record = RunRecord("r1")
     record.save_plan(lan.plan())
-    (record.folder / "outcome.json").write_text(text)
-    assert record.outcome() is None
+    with (record.folder / "record.jsonl").open("a") as file:
+        file.write(text)
+    assert (record.plan(), record.outcome()) == (lan.plan(), None)
 
 
 def test_lines_are_merged_in_order_of_time() -> None:
@@ -133,7 +135,7 @@ def test_runs_are_listed_newest_first() -> None:
     for number, name in enumerate(("old", "new", "middle")):
         RunRecord(name).save_plan(lan.plan())
         age = (30, 10, 20)[number]
-        os.utime(RunRecord(name).folder / "plan.json", (1e9 - age, 1e9 - age))
+        os.utime(RunRecord(name).folder / "plan-0.json", (1e9 - age, 1e9 - age))
     assert [record.run_id for record in recorded_runs()] == ["new", "middle", "old"]
 
 
@@ -144,7 +146,7 @@ def test_nothing_recorded() -> None:
 def test_one_bad_plan_hides_no_other_run() -> None:
     RunRecord("good").save_plan(lan.plan(command=("gpt2", "--epochs", "1")))
     RunRecord("bad").save_plan(lan.plan())
-    (RunRecord("bad").folder / "plan.json").write_text('{"run_id": "ba')
+    (RunRecord("bad").folder / "plan-0.json").write_text('{"run_id": "ba')
     assert RunRecord("bad").plan() is None
     assert "is not a plan of this version" in RunRecord("bad").unreadable
     past = {run.run_id: run for run in recorded_history()}
@@ -154,7 +156,7 @@ def test_one_bad_plan_hides_no_other_run() -> None:
 
 def test_lies_under_the_users_state(state: Path) -> None:
     RunRecord("r1").save_outcome("stopped", "")
-    assert json.loads((state / "runs/r1/outcome.json").read_text())["state"] == "stopped"
+    assert json.loads((state / "runs/r1/record.jsonl").read_text())["state"] == "stopped"
 
 
 # ── How it is written ──
@@ -168,7 +170,7 @@ def test_everything_of_a_run_is_for_its_user_alone(state: Path) -> None:
         record.save_plan(lan.plan())
         record.save_outcome("failed", "exit code 3")
         record.mark_stopping()
-        record.mark_next(["alpha"])
+        record.claim(lan.plan(), ["alpha"], "replan")
         keep(record, said(1))
         with only_supervisor(record):
             pass
@@ -177,7 +179,7 @@ def test_everything_of_a_run_is_for_its_user_alone(state: Path) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in state.rglob("*")}
     assert {mode for name, mode in modes.items() if name in ("runs", "r1")} == {0o700}
     assert {mode for name, mode in modes.items() if name not in ("runs", "r1")} == {0o600}
-    assert len(modes) >= 7
+    assert len(modes) >= 6
 
 
 def test_a_folder_of_an_older_version_is_closed_to_others() -> None:
@@ -196,9 +198,9 @@ def test_what_was_there_outlives_a_disk_that_is_full(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        record.save_plan(lan.plan(command=("other",)))
+        record.save_plan(replace(lan.plan(), attempt=1))
     assert record.plan() == lan.plan()
-    assert sorted(path.name for path in record.folder.iterdir()) == ["plan.json"]
+    assert sorted(path.name for path in record.folder.iterdir()) == ["plan-0.json", "record.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["copy of a run", "-x", ".hidden", "a" * 200])
@@ -206,7 +208,7 @@ def test_folders_that_bear_no_runs_name_are_passed_over(name: str) -> None:
     RunRecord("r1").save_plan(lan.plan())
     foreign = RunRecord("r1").folder.parent / name
     foreign.mkdir()
-    (foreign / "plan.json").write_text("{}")
+    (foreign / "plan-0.json").write_text("{}")
     assert [record.run_id for record in recorded_runs()] == ["r1"]
     assert [past.run_id for past in recorded_history()] == ["r1"]
 
@@ -215,5 +217,5 @@ def test_a_launch_that_was_undone_is_no_run() -> None:
     record = RunRecord("r1")
     record.save_intent(lan.plan())
     assert [run.reason for run in recorded_history()] == ["its launch was cut short"]
-    record.forget_intent()
+    record.forget_intent(0)
     assert (recorded_history(), record.folder.exists()) == ([], False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,43 @@ from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.interface import Completed
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError, RunFailedError
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
+
+STOP_AT = """#!/bin/sh
+count=$(($(cat "$COUNTS" 2>/dev/null || echo 0) + 1)); echo $count > "$COUNTS"
+[ $count -eq $STOP_AT ] && kill -KILL $PPID && exit 1
+case " $* " in *" --exchange "*) [ "$EXCHANGE" = no ] && exit 1;; esac
+PATH=$REAL exec "${0##*/}" "$@"
+"""
+"""A program that ends the script which calls it, the time it is asked to; otherwise the one of its own name."""
+
+
+@pytest.mark.parametrize("exchange", ["if mv can", "no"])
+def test_a_kill_at_any_command_of_a_replacement_leaves_a_checkpoint(
+    here: Shelves, tmp_path: Path, exchange: str
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("mv", "rm", "sync"):
+        (programs / name).write_text(STOP_AT)
+        (programs / name).chmod(0o755)
+    found, killed = [], True
+    while killed:
+        number = len(found) + 1
+        run_id = f"r{number}"
+        old = write_checkpoint(here.root("alpha"), 40, run_id=run_id)
+        new = old.with_name(".copy-0123")
+        shutil.copytree(old, new)
+        sums = "".join(f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in new.iterdir())
+        real = os.environ["PATH"]
+        environ = {"PATH": f"{programs}:{real}", "REAL": real, "COUNTS": str(tmp_path / run_id), "EXCHANGE": exchange}
+        argv = ["sh", "-c", copy._FINISH, "sh", str(new), old.name]
+        killed = bool(
+            subprocess.run(argv, input=sums.encode(), env={**environ, "STOP_AT": str(number)}, check=False).returncode
+        )
+        found.append([(one.step, one.problem) for one in survey(here.all, here.places, run_id).held])
+        assert killed or [path.name for path in old.parent.iterdir()] == [old.name]
+    assert found == [[(40, "")]] * len(found)
+    assert len(found) > 4
 
 
 @pytest.fixture

@@ -293,9 +293,9 @@ def test_refusals(orch: Orch) -> None:
 def test_an_empty_record_and_a_damaged_plan(orch: Orch) -> None:
     record = keep("r1", [])
     assert orch("report").code == 0
-    (record.folder / "plan.json").write_text("{")
+    (record.folder / "plan-0.json").write_text("{")
     keep("r2", [])
-    (RunRecord("r2").folder / "plan.json").write_text("{")
+    (RunRecord("r2").folder / "plan-0.json").write_text("{")
     ran = orch("report", "r2")
     assert ran.code == 0, ran.err
     assert "is not a plan of this version" in Path("r2.html").read_text()

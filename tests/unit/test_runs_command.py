@@ -203,7 +203,7 @@ def test_runs_that_are_not_on_record(orch: Orch) -> None:
 
 def test_a_damaged_record_is_compared_as_far_as_it_goes(orch: Orch) -> None:
     two()
-    (RunRecord("b-2").folder / "plan.json").write_text('{"run_id": "b-')
+    (RunRecord("b-2").folder / "plan-0.json").write_text('{"run_id": "b-')
     with next(RunRecord("b-2").folder.glob("*.log.jsonl")).open("a") as log:
         log.write('{"time": "2026\x00')
     ran = orch("runs", "diff", "a-1", "b-2", "--json")

@@ -227,10 +227,10 @@ def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
 
 def test_a_supervisor_that_died_between_two_attempts_leaves_it_to_the_next(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
-    RunRecord(plan.run_id).mark_next(("alpha", "beta"))
+    RunRecord(plan.run_id).claim(plan, ("alpha", "beta"), "replan")
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
     assert outcome.state is State.SUCCEEDED
-    assert RunRecord(plan.run_id).next() == ()
+    assert RunRecord(plan.run_id).next() is None
 
 
 def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:

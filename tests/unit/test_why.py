@@ -140,7 +140,7 @@ def test_the_newest_run_may_have_left_nothing_on_the_nodes(orch: Orch) -> None:
 def test_a_plan_that_cannot_be_read_hides_no_log(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=1)
     run = detached(orch, here)
-    (RunRecord(run).folder / "plan.json").write_text("{}")
+    (RunRecord(run).folder / "plan-0.json").write_text("{}")
     assert "ValueError: label 11" in orch("why", run, on=here).out
 
 

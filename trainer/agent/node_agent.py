@@ -32,6 +32,7 @@ from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
 from trainer.agent.sampler import Readings, ResourceSampler
 from trainer.agent.stdin_end import StdinEnd
+from trainer.errors import TrainerError
 
 LOOK_S = 0.25
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -149,6 +150,8 @@ class NodeAgent:
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
             reason = f"the ranks could not be started: {error}"
             link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))
+        except TrainerError as error:
+            link.ended(RankExit(outcome="configuration", node=self._options.node, reason=str(error)))
 
     def _look(self, link: CoordinatorLink) -> None:
         if not self._ranks or self._ranks.is_done:

@@ -29,6 +29,7 @@ from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
+from trainer.config import RankInfo
 from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
@@ -223,7 +224,7 @@ def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     if environment.RESUME in os.environ:
-        ours[environment.RESUME] = _newest_checkpoint(options.folder)
+        ours[environment.RESUME] = _checkpoint_to_resume(options)
     if options.script_ranks:
         programs = scratch / "bin"
         programs.mkdir()
@@ -234,12 +235,22 @@ def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[
     return {**os.environ, **options.environment, **ours}
 
 
-def _newest_checkpoint(run: Path) -> str:
-    """Path of the newest intact checkpoint of the run here; empty if there is none."""
+def _checkpoint_to_resume(options: AgentOptions) -> str:
+    """Path of the checkpoint here that the run continues from; empty if there is none. ConfigurationError: on rank 0's
+    node the recorded one is not there."""
+    place, first = RankInfo.from_environ(os.environ), options.node_rank == 0
     try:
-        found = checkpoint.newest_sound(run / "checkpoints", say=lambda text: print(text, file=sys.stderr))
-    except (ConfigurationError, OSError):  # another node may have an intact one; the damaged ones were named
-        return ""
+        found = checkpoint.to_resume(
+            options.folder / "checkpoints",
+            place.resume_from,
+            place.attempt,
+            lambda text: print(text, file=sys.stderr),
+            set_later_aside=first,  # nodes may share a disk
+        )
+    except (ConfigurationError, OSError) as error:
+        if first and place.resume_from and isinstance(error, ConfigurationError):
+            raise
+        return ""  # another node may have an intact one; the damaged ones were named
     return str(found.entry) if found else ""
 
 

@@ -6,6 +6,8 @@ without complaint otherwise. Nothing here needs torch, so that `verify` answers 
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import shutil
 import time
@@ -21,6 +23,7 @@ from contract.checkpoint import (
     STATE,
     CheckpointFile,
     CheckpointManifest,
+    StartPoint,
     decode_best,
     decode_manifest,
     encode_best,
@@ -28,10 +31,13 @@ from contract.checkpoint import (
     folder_name,
     step_of,
 )
-from trainer.data.files import no_room, sha256, sync_folder, write_atomic
+from trainer.data.files import exchange, no_room, sha256, sync_folder, write_atomic
 from trainer.errors import ConfigurationError, TrainerError
 
 _SCRATCH = ".tmp-"
+_OLD = f"{_SCRATCH}old-"
+"""Before the name of a checkpoint that is being replaced: it is whole, and counts again if the replacement is cut
+short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +46,8 @@ class Checkpoint:
     problem: str = ""
     """Why it must not be loaded; empty for a sound one."""
     manifest: CheckpointManifest
+    sha256: str = ""
+    """Hash of the manifest; empty where it could not be read."""
 
     @property
     def step(self) -> int:
@@ -57,14 +65,26 @@ class Checkpoint:
 
 def examine(folder: Path) -> Checkpoint:
     """Read the manifest and compare every file's length and hash with it."""
+    found = _read_manifest(folder)
+    if found.problem:
+        return found
+    try:
+        problem = next(filter(None, (_problem(folder / listed.name, listed) for listed in found.manifest.files)), "")
+    except OSError as error:
+        problem = f"{folder.name} cannot be read: {error}"
+    return replace(found, problem=problem)
+
+
+def _read_manifest(folder: Path) -> Checkpoint:
+    """The checkpoint as its manifest describes it; its files are not read."""
     step, path = step_of(folder.name), folder / MANIFEST
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise ValueError(f"{MANIFEST} is not a regular file")
         with path.open("rb") as file:
-            manifest = decode_manifest(file.read(MANIFEST_LIMIT + 1), step=step)
-        problem = next(filter(None, (_problem(folder / listed.name, listed) for listed in manifest.files)), "")
-        return Checkpoint(path=folder, problem=problem, manifest=manifest)
+            content = file.read(MANIFEST_LIMIT + 1)
+        manifest = decode_manifest(content, step=step)
+        return Checkpoint(path=folder, manifest=manifest, sha256=hashlib.sha256(content).hexdigest())
     except FileNotFoundError:
         problem = f"{MANIFEST} is missing"
     except OSError as error:
@@ -77,6 +97,64 @@ def examine(folder: Path) -> Checkpoint:
 def survey(root: Path) -> list[Checkpoint]:
     """All checkpoints under `root`, each examined, newest first."""
     return [examine(folder) for folder in _folders(root)]
+
+
+def to_resume(
+    root: Path, start: StartPoint | None, attempt: int, say: Callable[[str], None], *, set_later_aside: bool = True
+) -> Checkpoint | None:
+    """The checkpoint that this attempt continues from; None: it begins at step 0.
+
+    That is the newest intact one that the attempt itself has written, as in a container that was started again,
+    otherwise the one of `start`, whose manifest has that hash: a folder does not count because its step is the highest.
+    Later ones of other attempts are set aside, as they would be copied and continued from later; `start` None: the
+    newest intact one. ConfigurationError: the one of `start` is not there, or is another one.
+    """
+    adopt(root)
+    if start is None:
+        return newest_sound(root, say)
+    folders = _folders(root)
+    own = [folder for folder in folders if _read_manifest(folder).manifest.attempt == attempt]
+    found = None
+    for checkpoint in map(examine, own):
+        if not checkpoint.problem:
+            found = checkpoint
+            break
+        say(f"checkpoint not used: {checkpoint.path}: {checkpoint.problem}")
+    if found is None and start.sha256:
+        found = _exactly(root, start)
+    if set_later_aside:
+        step = found.step if found else 0
+        later = [folder for folder in folders if _step(folder) > step and folder not in own]
+        if aside := set_aside(later):
+            say(f"continuing from step {step}: later checkpoints of other attempts are now in {aside}")
+    return found
+
+
+def _exactly(root: Path, start: StartPoint) -> Checkpoint:
+    """The checkpoint of this step and hash. ConfigurationError: it is not there, or is another one."""
+    found = examine(root / folder_name(start.step))
+    problem = found.problem
+    if found.sha256 and found.sha256 != start.sha256:
+        problem = f"its {MANIFEST} is not the one that was recorded (sha256 {found.sha256[:8]}, not {start.sha256[:8]})"
+    if problem:
+        raise ConfigurationError(
+            f"{found.path}: {problem}: this attempt was to continue from that checkpoint; nothing was changed, and"
+            " `orch resume` looks for an intact copy on all nodes"
+        )
+    return found
+
+
+def adopt(root: Path) -> None:
+    """Finish a replacement that a kill has cut short between its two renames: see `publish`. Not to be called while
+    another process may be publishing."""
+    for old in root.glob(f"{_OLD}*"):
+        target = root / old.name.removeprefix(_OLD)
+        if step_of(target.name) is None or target.exists():
+            continue
+        new = root / f"{_SCRATCH}{target.name}"
+        written = examine(new)
+        (new if not written.problem and written.step == _step(target) else old).rename(target)
+        sync_folder(root)
 
 
 def newest_sound(root: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -142,7 +220,10 @@ def write(
     """
     scratch = root / f"{_SCRATCH}{folder_name(manifest.step)}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        if not root.is_dir():
+            root.mkdir(parents=True)
+            sync_folder(root.parent)  # otherwise a power cut after the first checkpoint could take the folder with it
+        adopt(root)
         for leftover in root.glob(f"{_SCRATCH}*"):  # of a process that died while saving: one rank alone writes here
             shutil.rmtree(leftover)
         scratch.mkdir()
@@ -174,16 +255,39 @@ def unwritten(what: str, folder: Path, error: Exception) -> TrainerError:
     )
 
 
-def publish(scratch: Path) -> Checkpoint:
-    """Make a checkpoint of what `write` has left, and look at it again."""
+def publish(scratch: Path, exchange: Callable[[Path, Path], None] = exchange) -> Checkpoint:
+    """Make a checkpoint of what `write` has left, and look at it again.
+
+    One of this step may be there: damaged and so not used, or saved twice. The two names are exchanged in one step.
+    Where the file system cannot, as NFS, they are renamed one after the other, and `adopt` finishes that after a kill.
+    """
     root, target = scratch.parent, scratch.with_name(scratch.name.removeprefix(_SCRATCH))
-    # One may be there: damaged and so not used, or of the same step saved twice.
-    replaced = _put_away(target) if target.exists() else None
-    scratch.rename(target)
+    old = root / f"{_OLD}{target.name}"
+    if not target.exists():
+        scratch.rename(target)
+    else:
+        try:
+            exchange(scratch, target)
+        except OSError:
+            _rename_both(target, old, scratch)
     sync_folder(root)
-    if replaced:
-        shutil.rmtree(replaced)
+    _discard(old)
+    _discard(scratch)  # the replaced one, if the names were exchanged
     return examine(target)
+
+
+def _rename_both(target: Path, old: Path, scratch: Path) -> None:
+    """Rename `target` to `old` and `scratch` to `target`; once more if a look from the controller came in between and
+    gave `old` its name back, as after a kill."""
+    for last in (False, False, True):
+        _discard(old)
+        target.rename(old)
+        try:
+            scratch.rename(target)
+            return
+        except OSError as error:
+            if last or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def prune(root: Path, step: int, keep: Keep, clock: Callable[[], float] = time.time) -> None:
@@ -192,7 +296,7 @@ def prune(root: Path, step: int, keep: Keep, clock: Callable[[], float] = time.t
     best = _best(root.parent)
     for folder in [folder for folder in _folders(root) if _step(folder) <= step][keep.count :]:
         if folder.name != best and clock() - folder.stat().st_mtime >= keep.hours * 3600:
-            shutil.rmtree(_put_away(folder))
+            _discard(folder)
 
 
 def steps(root: Path) -> list[int]:
@@ -239,9 +343,13 @@ def _step(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
-def _put_away(folder: Path) -> Path:
-    """Before it is removed: half a checkpoint would be taken for a damaged one."""
-    return folder.rename(folder.with_name(f"{_SCRATCH}old-{folder.name}"))
+def _discard(folder: Path) -> None:
+    """Remove a folder, if it is there. Renamed first: half a checkpoint would be taken for a damaged one."""
+    gone = folder.with_name(f"{_SCRATCH}gone-{folder.name.removeprefix(_SCRATCH)}")
+    if gone.exists():
+        shutil.rmtree(gone)
+    if folder.exists():
+        shutil.rmtree(folder.rename(gone))
 
 
 def _problem(path: Path, listed: CheckpointFile) -> str:

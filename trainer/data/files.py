@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""From linux/fcntl.h and linux/fs.h."""
 
 
 def sha256(path: Path) -> str:
@@ -40,6 +44,17 @@ def write_atomic(path: Path, content: bytes) -> None:
     finally:
         scratch.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange two names in one step, as renameat2(2) does. OSError: this system or file system cannot; nothing has
+    changed."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), ctypes.c_uint(_RENAME_EXCHANGE)):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(first), None, str(second))
 
 
 def sync_folder(folder: Path) -> None:

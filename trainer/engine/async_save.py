@@ -145,6 +145,7 @@ class Checkpointer:
             CheckpointWritten(
                 step=one.step,
                 path=str(saved.path),
+                sha256=saved.sha256,
                 verified=not saved.problem,
                 stopped_s=round(stood, 4),
                 seconds=round(seconds, 4),
@@ -166,11 +167,11 @@ class Checkpointer:
             identity=dict(run.workload.identity),
             run_id=run.place.run_id,
             torch=torch.__version__,
+            attempt=run.place.attempt,
             others={
                 "format": 1,
                 "cursor": one.cursor,
                 "options": run.options.as_json(),
                 "precision": run.hardware.precision,
-                "attempt": run.place.attempt,
             },
         )

@@ -50,13 +50,20 @@ def register(path: Path, environ: Mapping[str, str], step: int | None, keep: int
         step = max(checkpoint.steps(root), default=0) + 1
     files = _files(path)
     entry = FOLDER if path.is_dir() else next(iter(files))
-    manifest = CheckpointManifest(step=step, run_id=place.run_id, torch=torch.__version__, entry=entry)
+    manifest = CheckpointManifest(
+        step=step, run_id=place.run_id, torch=torch.__version__, entry=entry, attempt=place.attempt
+    )
     saved = checkpoint.publish(checkpoint.write(root, manifest, None, files))
     events = Events(place)
     seconds = round(time.perf_counter() - began, 4)
     events.emit(
         CheckpointWritten(
-            step=step, path=str(saved.path), verified=not saved.problem, stopped_s=seconds, seconds=seconds
+            step=step,
+            path=str(saved.path),
+            sha256=saved.sha256,
+            verified=not saved.problem,
+            stopped_s=seconds,
+            seconds=seconds,
         )
     )
     if saved.problem:
@@ -66,10 +73,10 @@ def register(path: Path, environ: Mapping[str, str], step: int | None, keep: int
 
 
 def newest(environ: Mapping[str, str]) -> Path | None:
-    """Path of the newest checkpoint of the run that is intact, on every node: rank 0's files are sent to the nodes that
-    do not have them. To be called by all ranks.
+    """Path of the checkpoint that the run continues from, on every node: rank 0's files are sent to the nodes that do
+    not have them. To be called by all ranks.
 
-    ConfigurationError: there are checkpoints, and all of them are damaged.
+    ConfigurationError: there are checkpoints, and all of them are damaged; or the recorded one is not there.
     """
     place = RankInfo.from_environ(environ)
     root = Path(place.run_dir) / "checkpoints"
@@ -78,7 +85,7 @@ def newest(environ: Mapping[str, str]) -> Path | None:
         found, refusal = None, None
         if group.place.rank == 0:
             try:
-                found = checkpoint.newest_sound(root, events.say)
+                found = checkpoint.to_resume(root, place.resume_from, place.attempt, events.say)
             except ConfigurationError as error:
                 refusal = error
         told = {"refused": refusal is not None, "step": found.step if found else None}

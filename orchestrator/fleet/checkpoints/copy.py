@@ -36,15 +36,21 @@ mkdir -- ".copy-$3" && cd -- ".copy-$3" && pwd -P
 _WRITE = 'umask 077; cat > "$1/$2"'
 
 # $1: the folder aside, $2: its name from now on; lines for `sha256sum -c` on stdin. A folder of this name that is there
-# is a damaged or a different one.
+# is a damaged or a different one. The two names are exchanged in one step where mv (coreutils 9.5) and the file system
+# can; otherwise a kill in between leaves .tmp-old-NAME, which counts again at the next look at the checkpoints.
 _FINISH = """
 cd -- "$1" && sha256sum -c - >/dev/null 2>&1 || { echo "it is not what was sent" >&2; exit 9; }
 sync -- ./* . 2>/dev/null || sync
 cd .. || exit 1
-if [ -e "$2" ]; then mv -T -- "$2" "$1.old" || exit 1; fi
-mv -T -- "$1" "$2" || exit 1
+if [ ! -e "$2" ]; then
+  mv -T -- "$1" "$2" || exit 1
+elif ! mv --exchange -T -- "$1" "$2" 2>/dev/null; then
+  rm -rf -- ".tmp-old-$2"
+  mv -T -- "$2" ".tmp-old-$2" && mv -T -- "$1" "$2" || exit 1
+  mv -T -- ".tmp-old-$2" "$1"
+fi
 sync -- . 2>/dev/null || sync
-rm -rf -- "$1.old"
+rm -rf -- "$1"
 """
 
 

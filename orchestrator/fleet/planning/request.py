@@ -14,6 +14,7 @@ from pathlib import Path
 
 from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
+from orchestrator.fleet.runs.records import RunRecord, new_claim
 from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -180,6 +181,7 @@ def new_identity(name: str = "", earlier: Plan | None = None) -> RunIdentity:
     UsageError: a name with other characters than small letters, digits and `-`.
     """
     now = datetime.now(UTC)
+    attempt = max(earlier.attempt + 1, RunRecord(earlier.run_id).journal.next_number) if earlier else 0
     if name and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
         raise UsageError(f"--name {name}: small letters, digits and - only")
     fresh = f"{name or now.strftime('%m%d-%H%M')}-{secrets.token_hex(2)}"
@@ -187,7 +189,8 @@ def new_identity(name: str = "", earlier: Plan | None = None) -> RunIdentity:
         run_id=earlier.run_id if earlier else fresh,
         user=getpass.getuser(),
         started_at=now.isoformat(timespec="seconds"),
-        attempt=earlier.attempt + 1 if earlier else 0,
+        attempt=attempt,
+        claim=new_claim(),
     )
 
 

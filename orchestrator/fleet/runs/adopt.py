@@ -45,5 +45,5 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningConta
     created = [one for one in containers if one.node.name not in running]
     for outcome in fan_out(created, lambda one: one.node.engine.start(one.id), timeout_s=START_S):
         outcome.value()
-    RunRecord(plan.run_id).save_plan(plan)
+    RunRecord(plan.run_id).save_plan(plan, {one.node.name: one.id for one in containers})
     return tuple(containers)

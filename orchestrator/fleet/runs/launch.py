@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, code_list
+from orchestrator.fleet.runs.claims import claim_on, release
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import (
@@ -76,28 +77,59 @@ def launch(
 
     for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
         outcome.value()
-    stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
-    for artifact, lacking, having in prepare(stores, plan, fresh):
-        others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
-        bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
     record = RunRecord(plan.run_id)
-    record.save_intent(plan)
+    claimed_here = record.save_intent(plan)
     made: list[RunningContainer] = []
+    places = {**elsewhere, **{part.node: part.folder for part in plan.nodes}}
     try:
+        if claimed_here:
+            _claim(nodes, plan, places, record)
+        stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
+        for artifact, lacking, having in prepare(stores, plan, fresh):
+            others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+            bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
         _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
         containers = tuple(sorted(made, key=lambda one: one.node_rank))
+        record.save_plan(plan, {one.node.name: one.id for one in containers})
         _all(fan_out(containers, lambda one: one.node.engine.start(one.id)))
     except BaseException:  # Ctrl-C too: all or none
         fan_out(made, lambda one: one.node.engine.remove(one.id))
         fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
-        record.forget_intent()
+        if claimed_here:
+            _undo_claim(nodes, places, record, plan)
         raise
-    record.save_plan(plan)  # not before: a launch that was refused is no run
     for container in containers:
         notify(container.node.name, Progress(text="container started"))
     return containers
+
+
+def _claim(nodes: Mapping[str, Node], plan: Plan, places: Mapping[str, str], record: RunRecord) -> None:
+    """Claim the attempt on the nodes of the plan, and on the others that it knows of. Raises if one of the plan's nodes
+    is not claimed."""
+    known = record.journal.attempt(plan.attempt)
+    if known is None or plan.cluster:
+        return
+    own = sorted(part.node for part in plan.nodes)
+    in_turn = [nodes[name] for name in (*own, *sorted(places.keys() & nodes.keys() - set(own)))]
+    claimed = claim_on(in_turn, places, plan.run_id, known.claim)
+    for name in own:
+        if name in claimed.failed:
+            raise claimed.failed[name]
+        if name in claimed.left_out:
+            raise ConflictError(
+                f"it shows another claim of run {plan.run_id}: {claimed.left_out[name]}",
+                node=name,
+                hint=f"leave it out with --nodes, or look at it: orch status {plan.run_id}",
+            )
+
+
+def _undo_claim(nodes: Mapping[str, Node], places: Mapping[str, str], record: RunRecord, plan: Plan) -> None:
+    known = record.journal.attempt(plan.attempt)
+    if known and not plan.cluster:
+        release([nodes[name] for name in places if name in nodes], places, plan.run_id, known.claim)
+    record.forget_intent(plan.attempt)
 
 
 def prepare(

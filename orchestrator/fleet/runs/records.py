@@ -1,16 +1,21 @@
-"""The controller's folder of each run: plan, logs and outcome. It can be lost without losing a run."""
+"""The controller's folder of each run: its entries, plans and log lines. The run outlives it: another computer, or this
+one, takes it over after a question."""
 
 from __future__ import annotations
 
 import difflib
+import getpass
 import json
+import platform
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from types import MappingProxyType
 
 from platformdirs import user_state_path
 
@@ -24,20 +29,56 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.secret import Veil
+from orchestrator.state.journal import (
+    ClaimEntry,
+    EndEntry,
+    ForecastEntry,
+    HookEntry,
+    Journal,
+    JournalAttempt,
+    JournalEntry,
+    RefusedEntry,
+    RunEntry,
+    StartedEntry,
+    StopEntry,
+    Why,
+)
+from orchestrator.store.record_file import NAME as RECORD
+from orchestrator.store.record_file import RecordFile
 
-PLAN, INTENT = "plan.json", "launching.json"
-"""Plan of the launched attempt, and of an attempt that is being launched."""
-STOPPING, NEXT = "stopping", "next.json"
-"""Marks in a run's folder, which the next attempt removes."""
+_folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
 def runs_folder() -> Path:
     """Folder with the records of all runs."""
-    return user_state_path("orch") / "runs"
+    return _folder.get() or user_state_path("orch") / "runs"
+
+
+@contextmanager
+def recording_in(folder: Path) -> Iterator[None]:
+    """Keep the records in another folder inside this context: tests play two computers."""
+    token = _folder.set(folder)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
+
+
+def new_claim() -> str:
+    """Id of a claim: 128 random bits."""
+    return token_hex(16)
+
+
+def plan_name(attempt: int) -> str:
+    """File with the plan of an attempt, in the folder of its run."""
+    return f"plan-{attempt}.json"
 
 
 class RunRecord(KeptLines):
-    """Record of one run: a folder on the controller with its log lines, plan and outcome."""
+    """Record of one run: a folder on the controller with its entries, the plan of each attempt, and its log lines.
+
+    The entries say which attempts exist, which checkpoints count and whether the run is to end.
+    """
 
     def __init__(self, run_id: str) -> None:
         """ConfigError if the id is not valid."""
@@ -45,22 +86,67 @@ class RunRecord(KeptLines):
             raise ConfigError(f"{run_id!r} is not a run id", hint="orch runs")
         super().__init__(runs_folder() / run_id)
         self.run_id = run_id
+        self._file = RecordFile(self.folder / RECORD)
 
-    def save_intent(self, plan: Plan) -> None:
-        """Save the plan before its first container is made, so that a launch that is cut short is on record."""
-        replace_file(self.folder / INTENT, to_json(plan))
+    @property
+    def journal(self) -> Journal:
+        """The state of the run by its entries; empty where there is no record."""
+        return self._file.journal()
 
-    def forget_intent(self) -> None:
-        """Delete the plan of a launch that was rolled back, and an empty folder: a refused launch is not a run."""
-        (self.folder / INTENT).unlink(missing_ok=True)
+    def claim(self, plan: Plan, nodes: Sequence[str], why: Why, samples_per_step: int | None = None) -> ClaimEntry:
+        """Record that the attempt after this plan's is about to be claimed."""
+        journal = self.journal
+        entry = ClaimEntry(
+            attempt=max(plan.attempt + 1, journal.next_number),
+            id=new_claim(),
+            base=plan.attempt,
+            nodes=tuple(nodes),
+            why=why,
+            samples_per_step=samples_per_step,
+        )
+        self._file.append(*self._begin(plan, journal), entry)
+        return entry
+
+    def save_intent(self, plan: Plan) -> bool:
+        """Save the plan before its first container is made, so that a launch that is cut short is on record.
+
+        False: the attempt was claimed before.
+        """
+        replace_file(self.folder / plan_name(plan.attempt), to_json(plan))
+        journal, id = self.journal, plan.claim
+        known = journal.pending
+        if known and (known.number, known.claim.id) == (plan.attempt, id):
+            return False
+        base = journal.current.number if journal.current else plan.attempt - 1 if plan.attempt else None
+        nodes = tuple(part.node for part in plan.nodes)
+        why: Why = "launch" if base is None else "resume"
+        claim = ClaimEntry(attempt=plan.attempt, id=id, base=base, nodes=nodes, why=why)
+        self._file.append(*self._begin(plan, journal), claim)
+        return True
+
+    def _begin(self, plan: Plan, journal: Journal) -> list[JournalEntry]:
+        command, host = plan.command, platform.node()
+        run = RunEntry(run_id=plan.run_id, user=plan.user, host=host, project=plan.project, command=command)
+        return [] if journal.run else [run]
+
+    def forget_intent(self, attempt: int, reason: str = "") -> None:
+        """Record that an attempt was undone. A run of which no attempt was ever started is removed: a refused launch
+        is not a run."""
+        self._file.append(RefusedEntry(attempt=attempt, reason=reason))
+        journal = self.journal
+        if journal.current or journal.takeovers:
+            return
+        for name in (RECORD, *(plan_name(one.number) for one in journal.attempts)):
+            (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
-    def save_plan(self, plan: Plan) -> None:
-        """Save the plan once its containers run."""
-        replace_file(self.folder / PLAN, to_json(plan))
-        for name in ("outcome.json", "forecast.json", STOPPING, NEXT, INTENT):  # those of an earlier attempt
-            (self.folder / name).unlink(missing_ok=True)
+    def save_plan(self, plan: Plan, containers: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Record that all containers of the plan exist; `containers` has the id of each node's."""
+        known = self.journal.attempt(plan.attempt)
+        if not known or not known.is_open or self._read_plan(plan.attempt)[0] != plan:
+            self.save_intent(plan)
+        self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers)))
 
     def rename_nodes(self, plan: Plan) -> None:
         """Replace the plan by the same one with the nodes that a scheduler gave it. An outcome of the same attempt
@@ -69,39 +155,33 @@ class RunRecord(KeptLines):
         if known is None or known.attempt < plan.attempt:
             self.save_plan(plan)
         else:
-            replace_file(self.folder / PLAN, to_json(plan))
+            replace_file(self.folder / plan_name(plan.attempt), to_json(plan))
 
     def plan(self) -> Plan | None:
-        """Plan of the attempt launched last; None if none can be read."""
-        return self._read_plan(PLAN)[0]
+        """Plan of the attempt started last; None if none can be read."""
+        current = self.journal.current
+        return self._read_plan(current.number)[0] if current else None
 
     def plan_from(self, attempt: int) -> Plan | None:
         """Plan of this attempt if this computer launched it or began to, otherwise of its newest attempt."""
-        plans = [plan for plan, _ in map(self._read_plan, (PLAN, INTENT)) if plan]
+        known = (self.journal.current, self.journal.pending)
+        plans = [plan for one in known if one and (plan := self._read_plan(one.number)[0])]
         return max(plans, key=lambda plan: (plan.attempt == attempt, plan.attempt), default=None)
 
     @property
     def unreadable(self) -> str:
-        """Why the plan on record cannot be read; empty where it can, or where there is none."""
-        return self._read_plan(PLAN)[1]
+        """Why the plan on record cannot be read; empty where it can, or where no attempt was started."""
+        current = self.journal.current
+        return self._read_plan(current.number)[1] if current else ""
 
-    def _read_plan(self, name: str) -> tuple[Plan | None, str]:
-        file = self.folder / name
+    def _read_plan(self, attempt: int) -> tuple[Plan | None, str]:
+        file = self.folder / plan_name(attempt)
         try:
             return from_json(file.read_text(encoding="utf-8"), where=str(file)), ""
-        except FileNotFoundError:
-            return None, ""
         except (OSError, UnicodeDecodeError) as error:
             return None, f"{file} cannot be read: {error}"
         except ConfigError as error:  # of another version of orch, or damaged: as good as lost
             return None, error.message
-
-    def _read_json(self, name: str) -> Any:
-        """The content of the file; None if there is none, or it was cut short."""
-        try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
 
     @cached_property
     def veil(self) -> Veil:
@@ -110,13 +190,14 @@ class RunRecord(KeptLines):
         return veil_of(plan) if plan else Veil()
 
     def stamp(self) -> str:
-        """Changes whenever the plan or the outcome is written."""
-        states = []
-        for name in (PLAN, "outcome.json"):
-            with suppress(OSError):
-                state = (self.folder / name).stat()
-                states.append(f"{name} {state.st_mtime_ns} {state.st_size} {state.st_ino}")
-        return ", ".join(states)
+        """Changes whenever a plan or the outcome is recorded."""
+        journal = self.journal
+        current, end = journal.current, journal.end
+        state = f"{current.number} {current.started_at}" if current else "none"
+        with suppress(OSError):
+            file = (self.folder / plan_name(current.number if current else 0)).stat()
+            state += f", {file.st_mtime_ns} {file.st_size} {file.st_ino}"
+        return f"{state}, {end.at} {end.state}" if end else state
 
     def touched_at(self) -> float:
         """When the newest thing was recorded, in seconds since 1970: reading may write the index."""
@@ -128,48 +209,54 @@ class RunRecord(KeptLines):
 
     def ended_at(self) -> float:
         """When the outcome was recorded, in seconds since 1970; 0 if there is none."""
-        try:
-            return (self.folder / "outcome.json").stat().st_mtime
-        except OSError:
-            return 0.0
+        end = self.journal.end
+        return end.at if end else 0.0
 
     def save_forecast(self, forecast: Forecast) -> None:
-        replace_file(self.folder / "forecast.json", json.dumps(asdict(forecast)))
+        text = json.dumps(asdict(forecast))
+        if self.journal.forecast != text:  # each start of the ranks makes it again
+            self._file.append(ForecastEntry(forecast=text))
 
     def forecast(self) -> Forecast | None:
         with suppress(ValueError):
-            return read_forecast(self._read_json("forecast.json"))
+            return read_forecast(json.loads(self.journal.forecast))
         return None
 
     def save_outcome(self, state: str, reason: str) -> None:
-        replace_file(self.folder / "outcome.json", json.dumps({"state": state, "reason": reason}))
+        current = self.journal.current
+        self._file.append(EndEntry(attempt=current.number if current else None, state=state, reason=reason))
 
     def mark_stopping(self) -> None:
-        """Mark the run as being stopped: a supervisor does not restart what ends."""
-        replace_file(self.folder / STOPPING, "")
+        """Record that the run is to end, before the first signal: a supervisor does not restart what ends."""
+        self._file.append(StopEntry(by=f"{getpass.getuser()}@{platform.node()}"))
 
     def is_stopping(self) -> bool:
-        return (self.folder / STOPPING).exists()
+        return self.journal.stop is not None
 
     def was_stopped(self, attempt: int) -> bool:
         """Whether this attempt was stopped from here: containers still running were on an unreachable node."""
-        plan = self.plan()  # another controller may have begun a newer attempt since
-        return self.is_stopping() and self.outcome() is not None and plan is not None and attempt <= plan.attempt
+        journal = self.journal  # another controller may have begun a newer attempt since
+        current = journal.current
+        return bool(journal.stop and journal.end and current and attempt <= current.number)
 
-    def mark_next(self, nodes: Sequence[str]) -> None:
-        """Record the nodes of the next attempt before the stop: another supervisor can then start it."""
-        replace_file(self.folder / NEXT, json.dumps(list(nodes)))
-
-    def next(self) -> tuple[str, ...]:
-        """Nodes of a recorded next attempt that has not started; empty if there is none."""
-        return tuple(map(str, self._read_json(NEXT) or ()))
+    def next(self) -> JournalAttempt | None:
+        """An attempt that a supervisor has claimed and not started; None if there is none."""
+        pending = self.journal.pending
+        return pending if pending and pending.claim.why in ("replan", "add_nodes") else None
 
     def outcome(self) -> tuple[str, str] | None:
         """State and reason, if this controller saw the run end."""
-        with suppress(KeyError, TypeError):
-            kept = self._read_json("outcome.json")
-            return kept["state"], kept["reason"]
-        return None
+        end = self.journal.end
+        return (end.state, end.reason) if end else None
+
+    def begin_hook(self, mark: str) -> bool:
+        """Record that a command of the user is about to start for this event. False: one has started before."""
+        return self._file.append_if(lambda journal: mark not in journal.hooks, HookEntry(mark=mark))
+
+    def end_hook(self, mark: str) -> None:
+        """Record that the event is over: its next occurrence starts the command again."""
+        if mark in self.journal.hooks:
+            self._file.append(HookEntry(mark=mark, over=True))
 
 
 def record_of(wanted: str) -> RunRecord:
@@ -195,11 +282,11 @@ def all_records() -> list[RunRecord]:
 
 
 def recorded_runs() -> list[RunRecord]:
-    """Records of all runs, newest first by the time of their plan. Other folders are ignored."""
+    """Records of all runs, newest first by the time of their plans. Other folders are ignored."""
     written: dict[str, float] = {}
-    for file in (*runs_folder().glob(f"*/{PLAN}"), *runs_folder().glob(f"*/{INTENT}")):
+    for file in runs_folder().glob("*/plan-*.json"):
         name = file.parent.name
-        if re.fullmatch(RUN_ID, name):
+        if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists():
             with suppress(OSError):  # it went away just now
                 written[name] = max(written.get(name, 0.0), file.stat().st_mtime)
     return [RunRecord(name) for name in sorted(written, key=lambda name: written[name], reverse=True)]

@@ -58,7 +58,7 @@ def submit(job: Job, *, notify: Notify) -> str:
         if number:
             with suppress(OrchError):
                 carrier.end(number)
-        record.forget_intent()
+        record.forget_intent(plan.attempt)
         if values:
             with suppress(OrchError):
                 carrier.drop_secrets(plan.run_id)

@@ -22,7 +22,7 @@ from contract.events import ProgressEvent
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
-from orchestrator.nodes.state_files import open_private, private_folder
+from orchestrator.nodes.state_files import open_private
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.inventory import HookCommand, HookSpec
 from orchestrator.specs.plan import Plan
@@ -35,8 +35,10 @@ LONGEST = 1000
 """Characters of a variable."""
 OUTPUT_BYTES = 16_384
 """The end of a command's output that is kept."""
-LOG, MARKS = "hooks.log", "hooks"
-"""File with the output of the commands, and folder with a file for each event so far; in the folder of the run."""
+LOG = "hooks.log"
+"""File with the output of the commands, in the folder of the run."""
+NODE_LOST = "node_lost-"
+"""Beginning of the mark of a node that is away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +124,8 @@ class Hooks:
     """Newest step that the run has reported."""
 
     def __post_init__(self) -> None:
-        prefix = "node_lost-"
-        self._away = {mark.name[len(prefix) :] for mark in (self.record.folder / MARKS).glob(f"{prefix}*")}
+        marks = self.record.journal.hooks
+        self._away = {mark.removeprefix(NODE_LOST) for mark in marks if mark.startswith(NODE_LOST)}
 
     def hear(self, update: Update) -> None:
         """Take an event of the run."""
@@ -133,10 +135,10 @@ class Hooks:
             if update.node not in self._away:
                 self._away.add(update.node)
                 values = {"STATE": State.RUNNING.value, "REASON": update.error.message, "NODE": update.node}
-                self._fire("node_lost", f"node_lost-{update.node}", values)
+                self._fire("node_lost", f"{NODE_LOST}{update.node}", values)
         elif isinstance(update, NodeBack | RunLine | ContainerExited) and update.node in self._away:
             self._away.discard(update.node)
-            (self.record.folder / MARKS / f"node_lost-{update.node}").unlink(missing_ok=True)
+            self.record.end_hook(f"{NODE_LOST}{update.node}")
 
     def end(self, outcome: RunOutcome) -> None:
         """Take the end of the run: `ended`, and `failed` before it where it failed."""
@@ -173,10 +175,6 @@ class Hooks:
     def _claim(self, mark: str) -> bool:
         """Note the event before its command starts: one that is cut off is not repeated."""
         try:
-            folder = private_folder(self.record.folder / MARKS)
-            os.close(os.open(folder / mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return False
+            return self.record.begin_hook(mark)
         except OSError:
             return True  # a full disk is no reason for silence
-        return True

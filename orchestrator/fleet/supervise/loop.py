@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from contract.events import CheckpointWritten, GroupJoined
+from contract.events import CheckpointWritten
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.fan_out import Notify, begin
 from orchestrator.fleet.faults import as_error
@@ -20,7 +20,7 @@ from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import Pause
-from orchestrator.fleet.supervise.replan import NodePool, require_fit, start_next_attempt
+from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.plan.recovery import Policy, Replan, Update
@@ -28,6 +28,7 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import Replanned, RunLine
+from orchestrator.state.journal import ClaimEntry, Why
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""
@@ -107,10 +108,8 @@ class LatestOnly:
 def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
-    if names := record.next():  # an earlier supervisor was interrupted between two attempts
-        joined = next(record.events(GroupJoined, newest_first=True), None)
-        samples = joined.event.samples_per_step if joined and isinstance(joined.event, GroupJoined) else None
-        plan, containers = move(how, plan, names, samples)
+    if interrupted := record.next():  # an earlier supervisor ended between two attempts
+        plan, containers = move(how, plan, interrupted.claim)
     while True:
         outcome = follow_attempt(
             containers,
@@ -129,25 +128,26 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
             names, patience_s = outcome.then.left, WAITING_STOP_S
         else:
             names, patience_s = (*(part.node for part in plan.nodes), *outcome.then.nodes), STOP_TIMEOUT_S
-        record.mark_next(names)
+        why: Why = "replan" if isinstance(outcome.then, Replan) else "add_nodes"
+        claim = claim_next(how.pool, plan, names, why, outcome.samples_per_step)
         stop_containers([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
-            plan, containers = move(how, plan, names, outcome.samples_per_step)
+            plan, containers = move(how, plan, claim)
         except OrchError as error:
             failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
             record.save_outcome(State.FAILED.value, failure.reason)
             return replace(outcome, state=State.FAILED, failure=failure, then=None)
 
 
-def move(
-    how: Supervision, plan: Plan, names: Sequence[str], samples_per_step: int | None
-) -> tuple[Plan, tuple[RunningContainer, ...]]:
-    """Start the next attempt on these nodes; retry where something else fails meanwhile. Raises the last error."""
+def move(how: Supervision, plan: Plan, claim: ClaimEntry) -> tuple[Plan, tuple[RunningContainer, ...]]:
+    """Start the attempt that was claimed; retry where something else fails meanwhile. Raises the last error, and then
+    the claim is undone."""
     for number in range(TRIES):
         try:
-            next_plan, containers = start_next_attempt(how.pool, plan, names, samples_per_step, how.callbacks.notify)
+            next_plan, containers = start_next_attempt(how.pool, plan, claim, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
+                undo_claim(how.pool, plan, claim, str(error))
                 raise
             how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)

@@ -14,6 +14,7 @@ from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.readiness.quick_look import quick_look
+from orchestrator.fleet.runs.claims import NodesClaimed, claim_on, release
 from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, must_be_over
 from orchestrator.fleet.runs.launch import discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
@@ -22,12 +23,14 @@ from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.command import same_step
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs import labels
-from orchestrator.specs.errors import PreflightError
+from orchestrator.specs.errors import ConflictError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.labels import understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.specs.run import State
+from orchestrator.state.journal import ClaimEntry, Why
 
 CLEAR_S = 30.0
 
@@ -54,24 +57,64 @@ def resume_run(
     ConflictError: the run is still active. Other errors are those of `start_next_attempt`.
     """
     must_be_over(find_runs(list(pool.nodes.values())), plan.run_id)
-    return start_next_attempt(pool, plan, list(pool.nodes), None, notify)
+    claim = claim_next(pool, plan, list(pool.nodes), "resume")
+    try:
+        return start_next_attempt(pool, plan, claim, notify)
+    except BaseException as error:
+        undo_claim(pool, plan, claim, str(error))
+        raise
+
+
+def claim_next(
+    pool: NodePool, plan: Plan, names: Sequence[str], why: Why, samples_per_step: int | None = None
+) -> ClaimEntry:
+    """Claim the attempt after this plan's for these nodes, on all nodes that answer. Nothing was stopped yet.
+
+    ConflictError: another computer continues the run, or it was stopped. Nothing is claimed then.
+    """
+    record = RunRecord(plan.run_id)
+    claim = record.claim(plan, names, why, samples_per_step)
+    try:
+        _claim_on_nodes(pool, plan, claim)
+    except BaseException as error:
+        undo_claim(pool, plan, claim, str(error))
+        raise
+    return claim
+
+
+def undo_claim(pool: NodePool, plan: Plan, claim: ClaimEntry, reason: str) -> None:
+    """Release the claim on the nodes that answer, and record that the attempt was undone."""
+    places = places_in(pool.request.nodes, pool.request.project)
+    release(list(pool.nodes.values()), places, plan.run_id, claim)
+    RunRecord(plan.run_id).forget_intent(claim.attempt, reason)
+
+
+def _claim_on_nodes(pool: NodePool, plan: Plan, claim: ClaimEntry) -> NodesClaimed:
+    own = sorted(name for name in claim.nodes if name in pool.nodes)
+    in_turn = [pool.nodes[name] for name in (*own, *sorted(pool.nodes.keys() - set(own)))]
+    return claim_on(in_turn, places_in(pool.request.nodes, pool.request.project), plan.run_id, claim)
 
 
 def start_next_attempt(
-    pool: NodePool, plan: Plan, names: Sequence[str], samples_per_step: int | None, notify: Notify
+    pool: NodePool, plan: Plan, claim: ClaimEntry, notify: Notify
 ) -> tuple[Plan, tuple[RunningContainer, ...]]:
-    """Launch the next attempt on those of `names` that answer and are fit; a step keeps its number of samples.
+    """Launch the claimed attempt on those of its nodes that answer and are fit; a step keeps its number of samples.
 
     It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. PreflightError:
     too few nodes are fit. Other errors are those of the launch, which was undone.
     """
-    record = RunRecord(plan.run_id)
-    wanted = [pool.nodes[name] for name in names]
-    fan_out(wanted, lambda node: _clear(node, record), timeout_s=CLEAR_S)
+    record, names = RunRecord(plan.run_id), [name for name in claim.nodes if name in pool.nodes]
+    claimed = _claim_on_nodes(pool, plan, claim)
+    wanted = [pool.nodes[name] for name in names if name in claimed.held]
+    cleared = fan_out(wanted, lambda node: _clear(node, record, claim), timeout_s=CLEAR_S)
+    foreign = {outcome.item.name: outcome.error for outcome in cleared if isinstance(outcome.error, ConflictError)}
+    wanted = [node for node in wanted if node.name not in foreign]
     places = places_in(pool.request.nodes, pool.request.project)
     newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
     previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest)
-    facts, refused = fit(pool, names, plan.run_id)
+    facts, refused = fit(pool, [node.name for node in wanted], plan.run_id)
+    refused += [f"{name}: it shows {words}" for name, words in claimed.left_out.items() if name in names]
+    refused += [str(error) for name, error in {**claimed.failed, **foreign}.items() if name in names]
     if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
             f"only {len(facts)} of the remaining nodes are fit: {'; '.join(refused)}",
@@ -80,7 +123,7 @@ def start_next_attempt(
     request = replace(
         pool.request,
         nodes=tuple(spec for spec in pool.request.nodes if spec.name in facts),
-        command=same_step(plan.command, samples_per_step),
+        command=same_step(plan.command, claim.samples_per_step),
         master="",
         exact_port=False,  # requested for another node
         away=tuple(name for name in pool.nodes if name not in facts),
@@ -89,7 +132,8 @@ def start_next_attempt(
         run_id=plan.run_id,
         user=plan.user,
         started_at=pool.now().isoformat(timespec="seconds"),
-        attempt=plan.attempt + 1,
+        attempt=claim.attempt,
+        claim=claim.id,
     )
     next_plan = plan_launch(request, previous.holding(facts), identity)
     return next_plan, previous.launch_next(next_plan, notify)
@@ -154,11 +198,23 @@ def require_fit(pool: NodePool, name: str, run_id: str) -> None:
         raise PreflightError("; ".join(refused), node=name)
 
 
-def _clear(node: Node, record: RunRecord) -> None:
-    """Remove containers of an earlier attempt that started again with their node: they hold the node's lock."""
+def _clear(node: Node, record: RunRecord, claim: ClaimEntry) -> None:
+    """Remove containers of earlier attempts that started again with their node: they hold the node's lock.
+
+    ConflictError: one that runs is of an attempt that this computer does not know, or of a later one. It stays.
+    """
+    journal = record.journal
     for facts in node.engine.containers({labels.LABEL_RUN: record.run_id}):
         says = understood(facts.labels)
         if says is None:
+            continue
+        if says.attempt >= claim.attempt or not journal.knows(says.attempt, says.claim):
+            if facts.state in (State.RUNNING, State.CREATED):
+                raise ConflictError(
+                    f"it runs a container of attempt {says.attempt}, which this computer did not start",
+                    node=node.name,
+                    hint=f"orch status {record.run_id}",
+                )
             continue
         container = RunningContainer.of(node, says.node_rank, facts)
         node.engine.stop(facts.id, 0)

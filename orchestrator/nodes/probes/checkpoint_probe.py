@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 
 # A constant: $1 the project's folder, $2 how the run's id begins (empty: all), $3 most bytes of a manifest.
 # A manifest goes into one line: raw line breaks mean nothing in JSON. Names that could break a line are left out, and
-# links are none of the trainer's making.
+# links are none of the trainer's making. A checkpoint whose replacement a kill has cut short gets its name back.
 SCRIPT = r"""
 LC_ALL=C; export LC_ALL
 project=$1
@@ -36,6 +36,11 @@ for root in "$project/runs/$2"*/checkpoints; do
   run=${root%/checkpoints}; id=${run##*/}
   case $id in *[!A-Za-z0-9._-]*) continue;; esac
   [ -d "$root" ] || continue
+  for old in "$root"/.tmp-old-step-*; do
+    name=${old##*/.tmp-old-}
+    case $name in *[!a-z0-9-]*) continue;; esac
+    [ -d "$old" ] && [ ! -L "$old" ] && [ ! -e "$root/$name" ] && mv -T -- "$old" "$root/$name" 2>/dev/null
+  done
   say run "$run"
   [ -f "$run/best.json" ] && say best "$(one_line "$run/best.json" 4096)"
   for step in "$root"/step-*; do

@@ -116,7 +116,7 @@ def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | Non
     """The checkpoint that `--resume` means, None for a new beginning."""
     root = options.run_dir / "checkpoints"
     if options.resume == "auto":
-        return checkpoint.newest_sound(root, say)
+        return checkpoint.to_resume(root, place.resume_from, place.attempt, say)
     own = _own_progress(root, place)
     if own:
         # The same container started again by Docker, with the same command line: its own progress goes first,
@@ -155,6 +155,8 @@ def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     if not place.run_id:
         return None
     own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.run_id == place.run_id]
+    if place.resume_from:  # in a job each life is an attempt
+        own = [c for c in own if c.manifest.attempt == place.attempt]
     return own[0] if own else None
 
 

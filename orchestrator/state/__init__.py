@@ -1,0 +1,1 @@
+"""The truth about a run, as data: pure."""
