@@ -126,7 +126,8 @@ class RankSignsReader:
         if first and last and now > last.at:
             passed = now - first.at
             cpu, io_bytes_s = max(0.0, cpu_s - first.cpu_s) / passed, max(0, io_bytes - first.io_bytes) / passed
-            stood_s = last.stood_s + now - last.at if own.cpu_s == last.own_cpu_s and not late else 0.0
+            stands = (own.cpu_s - first.own_cpu_s) / passed < IDLE and not late
+            stood_s = last.stood_s + now - last.at if stands else 0.0
         reading = _Reading(
             started=own.started, at=now, own_cpu_s=own.cpu_s, cpu_s=cpu_s, io_bytes=io_bytes, stood_s=stood_s
         )
