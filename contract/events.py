@@ -67,8 +67,12 @@ def _rows(value: Any) -> tuple[tuple[str, str, str], ...]:
     return tuple((first, second, third) for first, second, third in rows)
 
 
-def _stuck_ranks(value: Any) -> tuple[StuckRank, ...]:
-    found = tuple(StuckRank(**_fields(StuckRank, _is(dict)(item))) for item in _is(list)(value))
+def _rank_numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_int_below(RANK_LIMIT)(item) for item in _is(list)(value))
+
+
+def _rank_positions(value: Any) -> tuple[RankPosition, ...]:
+    found = tuple(RankPosition(**_fields(RankPosition, _is(dict)(item))) for item in _is(list)(value))
     if any(one.rank is None for one in found):
         raise ValueError("a rank without its number")
     return found
@@ -81,17 +85,23 @@ Float = Annotated[float, _float]
 StepNumber = Annotated[int, _int_below(STEP_LIMIT + 1)]
 RankNumber = Annotated[int, _int_below(RANK_LIMIT)]
 Texts = Annotated[tuple[str, ...], _texts]
+RankNumbers = Annotated[tuple[int, ...], _rank_numbers]
 Rows = Annotated[tuple[tuple[str, str, str], ...], _rows]
 Figures = Annotated[Mapping[str, float | None], _figures]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StuckRank:
-    """Position of a rank that makes no progress."""
+class RankPosition:
+    """Position of a rank: its line, its work, and its Python stack where that was requested."""
 
     rank: RankNumber | None = None
     process: Int | None = None
+    line: Text | None = None
+    """The user's line: `FILE:LINE in FUNCTION`."""
+    cpu: Float | None = None
+    """CPU seconds per second of the rank and its descendants."""
     step: StepNumber | None = None
+    """Step of the trainer, otherwise the number of optimizer steps."""
     part: Text | None = None
     """Part of the step, as the trainer names it."""
     exchange: Text | None = None
@@ -102,7 +112,7 @@ class StuckRank:
     """The kernel's letter for the process."""
 
 
-StuckRanks = Annotated[tuple[StuckRank, ...], _stuck_ranks]
+RankPositions = Annotated[tuple[RankPosition, ...], _rank_positions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +329,8 @@ class GenerationEnded(AgentEvent):
 
     outcome: Text | None = None
     """done, stopped, or the owner of the failure."""
+    note: Text | None = None
+    """Sentence about a run that ended well, such as that its ranks exchanged no gradients."""
     exit_code: Int | None = None
     reason: Text | None = None
     cause: Text | None = None
@@ -341,18 +353,36 @@ class Finished(GenerationEnded, kind="finished"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hung(AgentEvent, kind="hung"):
-    """Ranks of the node make no progress."""
+class LivenessReported(AgentEvent, kind="liveness"):
+    """A decision of the coordinator about ranks without progress, or that exchange no gradients; the next one about
+    progress replaces it."""
 
+    rule: Text | None = None
+    """Row of the table in `contract.liveness`; empty: the ranks make progress again."""
+    text: Text | None = None
+    fault: Flag | None = None
+    """Whether something is wrong; otherwise it is a note."""
+    ranks: RankNumbers | None = None
+    """Ranks that others wait for, or that it is about."""
+    nodes: Texts | None = None
+    """Their nodes, in the same order."""
     seconds: Float | None = None
-    ranks: StuckRanks | None = None
+    fix: Text | None = None
+    """Next command."""
+
+    @property
+    def message(self) -> str:
+        """The line for people."""
+        if not self.rule:
+            return f"· progress again after {self.seconds or 0:.0f} s"
+        return f"{'!' if self.fault else '·'} {self.text or ''}" + (f" → {self.fix}" if self.fix else "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progressing(AgentEvent, kind="progressing"):
-    """Ranks of the node make progress again."""
+class StacksTaken(AgentEvent, kind="stacks"):
+    """Python stacks of the ranks of a node, on the coordinator's order."""
 
-    seconds: Float | None = None
+    ranks: RankPositions | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,16 +410,16 @@ class NodesRecovered(NodesEvent, kind="recovered"):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesSampled(AgentEvent, kind="resources"):
-    """Resources in use on the node in the last ten seconds."""
+    """Resources in use on the node in the last ten seconds, and where its ranks are."""
 
     usage: ResourceUsage
+    positions: RankPositions | None = None
 
 
 # ── Encoding and decoding ─────────────────────────────────────────────────────────────────────────────────────────────
 
 _OLD_KINDS = {
-    "epoch": "generation", "again": "restarting", "over": "finished", "stuck": "hung", "moving": "progressing",
-    "heard": "recovered",
+    "epoch": "generation", "again": "restarting", "over": "finished", "heard": "recovered",
 }  # fmt: skip
 _OLD_NAMES: tuple[tuple[type[Event], str, str], ...] = (
     (AgentEvent, "epoch", "generation"),
@@ -455,11 +485,12 @@ def kind_of(event: Event) -> str:
     return event.unknown_kind if isinstance(event, UnknownEvent) else event.kind
 
 
-def _plain(of_fields: Event | StuckRank) -> dict[str, Any]:
+def _plain(of_fields: Event | RankPosition) -> dict[str, Any]:
     """The fields that have a value."""
     values = {one.name: getattr(of_fields, one.name) for one in fields(of_fields)}
-    if isinstance(of_fields, Hung) and of_fields.ranks is not None:
-        values["ranks"] = [_plain(stuck) for stuck in of_fields.ranks]
+    for name in ("ranks", "positions"):
+        if isinstance(of_fields, StacksTaken | ResourcesSampled) and values.get(name) is not None:
+            values[name] = [_plain(position) for position in values[name]]
     return {name: value for name, value in values.items() if value is not None}
 
 

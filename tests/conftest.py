@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where the tests were started in the background, Ctrl-C is ignored, and so it would be in all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FIGURES] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage, which modules and tests are not: neither now nor in each test after it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Ranks that hang and ranks that wait for them: by the stacks that the agents took, otherwise by their last lines."""
+"""Ranks that hang and ranks that wait for them: as the coordinator decided, and by the last lines of each rank."""
 
 from __future__ import annotations
 
@@ -6,172 +6,102 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from contract.events import (
     GenerationStarted,
     GroupJoined,
-    Hung,
+    LivenessReported,
     NodesEvent,
     NodesStalled,
-    Progressing,
+    RankPosition,
     RankStarted,
-    StuckRank,
+    ResourcesSampled,
+    StacksTaken,
     WaitingForNodes,
     kind_of,
 )
 from contract.failures.classify import matches
 from contract.failures.tracebacks import LIBRARY
+from contract.liveness import position_line
+from contract.liveness_watch import EXCHANGE_RULES
 from contract.log_lines import readable
-from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 
-BACKWARD = "the backward pass, which sums gradients"
-_RESTING = "left-out"
-_COLLECTIVE = re.compile(r"/torch/distributed/\S+ in (?P<call>\w+)$")
-_WRAPPED = re.compile(r"^(?:wrapper|_\w+|<\w+>)$")
-_IN_BACKWARD = re.compile(r" in _engine_run_backward$")
-_STATES = {"T": "it is stopped", "D": "the kernel holds it: a disk, a network share or a driver"}
+_HELD_UP = ("computing", "reading", "native", "idle", "sleeping", "stopped", "blocked")
+"""Rules about ranks that others wait for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankStack:
-    """Python stack of a rank that makes no progress."""
+class RankPlace:
+    """The newest position of a rank that its agent reported."""
 
     rank: int
     node: str
-    seconds: float
-    """Without progress of any rank there, when it was asked."""
-    frames: tuple[str, ...]
-    """`FILE:LINE in FUNCTION`, the innermost first; none: it did not answer."""
-    state: str
-    """The kernel's letter for the process."""
+    line: str = ""
+    """The user's line: `FILE:LINE in FUNCTION`; empty: not known."""
     step: int | None = None
-    part: str = ""
-    """Part of the step, as the trainer names it."""
-    exchange: str = ""
-    """The collective that it says it is in."""
+    cpu: float | None = None
+    """CPU seconds per second."""
+    frames: tuple[str, ...] = ()
+    """Its Python stack, `FILE:LINE in FUNCTION`, the innermost first; none: not requested, or no answer."""
 
     @property
     def at(self) -> str:
-        """The innermost frame outside of libraries, otherwise the innermost of all."""
-        return next((frame for frame in self.frames if not LIBRARY.search(frame)), next(iter(self.frames), ""))
+        """The innermost frame outside of libraries, otherwise its line."""
+        return next((frame for frame in self.frames if not LIBRARY.search(frame)), self.line)
 
     @property
-    def waits_in(self) -> str:
-        """Call in which it waits for the other ranks; empty where it does not wait, or does not answer."""
-        if not self.frames:
-            return ""
-        if self.exchange:
-            return self.exchange
-        for frame in self.frames:
-            if (found := _COLLECTIVE.search(frame)) and not _WRAPPED.match(found["call"]):
-                return found["call"]
-            if not LIBRARY.search(frame):
-                break
-        in_backward = self.part == "backward" or _IN_BACKWARD.search(self.frames[0])
-        return BACKWARD if in_backward else ""
-
-    @property
-    def description(self) -> str:
-        """`at FILE:LINE in FUNCTION (step 3, data)`, or that it does not answer."""
-        about = ", ".join([*([f"step {self.step}"] if self.step else []), *([self.part] if self.part else [])])
-        where = f"at {self.at}" if self.frames else f"and does not answer ({_STATES.get(self.state, 'in time')})"
-        return where + (f" ({about})" if about else "")
+    def text(self) -> str:
+        return position_line(self.rank, self.node, line=self.line or self.at, step=self.step, cpu=self.cpu)
 
 
-def rank_stacks(lines: Iterable[RunLine], until: str = "") -> tuple[RankStack, ...]:
-    """Newest stacks of the nodes without progress since, by rank.
-
-    `until`: time of a line; later lines are about the end of the run, not about what led to it.
-    """
-    newest: dict[str, Hung] = {}
+def rank_places(lines: Iterable[RunLine], until: str = "") -> tuple[RankPlace, ...]:
+    """The newest position of each rank. `until`: time of a line; later lines are about the end of the run."""
+    found: dict[int, RankPlace] = {}
     for line in lines:
         event = line.event if not until or line.time <= until else None
-        if isinstance(event, Progressing | GenerationStarted):
-            newest.pop(line.node, None)
-        elif isinstance(event, Hung):
-            newest[line.node] = event
-    found = (
-        _rank_stack(node, event.seconds or 0.0, one) for node, event in newest.items() for one in event.ranks or ()
-    )
-    return tuple(sorted(found, key=lambda place: place.rank))
+        if isinstance(event, GenerationStarted):
+            found = {rank: place for rank, place in found.items() if place.node != line.node}
+        elif isinstance(event, StacksTaken | ResourcesSampled):
+            taken = event.ranks if isinstance(event, StacksTaken) else event.positions
+            found |= {one.rank or 0: _place(line.node, one, found.get(one.rank or 0)) for one in taken or ()}
+    return tuple(found[rank] for rank in sorted(found))
 
 
-def rank_waited_for(found: Sequence[RankStack]) -> tuple[RankStack, str] | None:
-    """The rank that the others wait for, and a line with its place, the time and their collective.
-
-    None where the stacks do not show it.
-    """
-    stuck, waiting = _stuck_and_waiting(found)
-    if len(stuck) != 1 or not waiting:
-        return None
-    one = stuck[0]
-    waits = "; ".join(_waiting(waiting, "waited for it", "waited for it"))
-    return one, f"stuck for {one.seconds:.0f} s, {one.description}; {waits}"
-
-
-def describe_hang(found: Sequence[RankStack], plan: Plan | None, job: ClusterJob | None = None) -> Iterator[str]:
-    """Sentences about the ranks that are stuck and those that wait, the most certain first. `job`: where the run is a
-    job of a cluster."""
-    stuck, waiting = _stuck_and_waiting(found)
-    for one in stuck:
-        yield f"rank {one.rank} on {one.node} is stuck {one.description}, for {one.seconds:.0f} s"
-    told = {place.rank for place in found}
-    others = [rank for part in (plan.nodes if plan else ()) for rank in _ranks_of(part) if rank not in told]
-    for_whom = {0: "", 1: " for it"}.get(len(stuck), " for them")
-    yield from _waiting(waiting, "waits" + for_whom, "wait" + for_whom)
-    if waiting and others and not stuck:
-        yield f"{ranks(others)} {'is' if len(others) == 1 else 'are'} not known to be stuck: perhaps computing"
-    if len({place.waits_in for place in waiting}) > 1 and not stuck:
-        yield "they are in different collectives: some ranks skipped one, or took another branch"
-    elif len(waiting) == len(found) > 1 and not others:
-        test = job.test if job else "orch test"
-        yield f"all wait for one another in the same place: the network between them, {test}"
+def liveness_reports(lines: Iterable[RunLine], until: str = "") -> tuple[LivenessReported, ...]:
+    """Decisions of the coordinator, the newest on progress before those on the exchange of gradients; none that was
+    taken back, or is of an earlier generation."""
+    found: dict[str, LivenessReported] = {}
+    for line in lines:
+        event = line.event if not until or line.time <= until else None
+        if line.node_rank:  # rank 0's agent reports for all
+            continue
+        if isinstance(event, GenerationStarted):
+            found = {}
+        elif isinstance(event, LivenessReported):
+            of_exchange = event.rule in EXCHANGE_RULES
+            found[(event.rule or "") if of_exchange else ""] = event
+    return tuple(found[name] for name in sorted(found) if found[name].rule)
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0-2, 4`."""
-    ordered = sorted(numbers)
-    starts = [number for number in ordered if number - 1 not in ordered]
-    ends = [number for number in ordered if number + 1 not in ordered]
-    parts = [f"{start}" if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True)]
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
+def rank_waited_for(reports: Sequence[LivenessReported], places: Sequence[RankPlace]) -> tuple[RankPlace, str] | None:
+    """The rank that the others waited for, and a line with its place and the time; None where no report says so."""
+    for report in reports:
+        if report.rule in _HELD_UP and len(report.ranks or ()) == 1:
+            rank = (report.ranks or (0,))[0]
+            node = next(iter(report.nodes or ()), "?")
+            place = next((one for one in places if one.rank == rank), RankPlace(rank=rank, node=node))
+            text, _, waits = (report.text or "").partition("; ")
+            where = f"at {place.at}" if place.at else text
+            return place, f"stuck for {report.seconds or 0:.0f} s, {where}; {waits or text}"
+    return None
 
 
-def _stuck_and_waiting(found: Sequence[RankStack]) -> tuple[list[RankStack], list[RankStack]]:
-    """Ranks that block the run, and ranks that wait. Where none waits, all may just compute for long."""
-    part = [place for place in found if place.exchange != _RESTING]
-    waiting = [place for place in part if place.waits_in]
-    stuck = [place for place in part if not place.waits_in and (waiting or not place.frames)]
-    return stuck, waiting
-
-
-def _waiting(waiting: Sequence[RankStack], of_one: str, of_many: str) -> Iterator[str]:
-    """A sentence for each collective and step."""
-    groups: dict[tuple[str, int | None], list[int]] = {}
-    for place in waiting:
-        groups.setdefault((place.waits_in, place.step), []).append(place.rank)
-    for (collective, step), numbers in groups.items():
-        verb = of_many if len(numbers) > 1 else of_one
-        yield f"{ranks(numbers)} {verb} in {collective}" + (f" (step {step})" if step else "")
-
-
-def _ranks_of(part: Any) -> range:
-    return range(part.first_rank, part.first_rank + part.nproc_per_node)
-
-
-def _rank_stack(node: str, seconds: float, stuck: StuckRank) -> RankStack:
-    return RankStack(
-        rank=stuck.rank or 0,
-        node=node,
-        seconds=float(seconds),
-        frames=stuck.frames or (),
-        state=stuck.state or "",
-        step=stuck.step,
-        part=stuck.part or "",
-        exchange=stuck.exchange or "",
+def _place(node: str, one: RankPosition, before: RankPlace | None) -> RankPlace:
+    frames = one.frames if one.frames is not None else before.frames if before and before.line == one.line else ()
+    return RankPlace(
+        rank=one.rank or 0, node=node, line=one.line or "", step=one.step, cpu=one.cpu, frames=frames or ()
     )
 
 
@@ -241,7 +171,7 @@ def _word(said: RunLine) -> str:
 
 def describe_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> tuple[str, ...]:
     """Sentences, the most certain first."""
-    return (*_of_supervisors(lines), *_never_came(lines, heard), *_in_collectives(lines, heard))
+    return (*_of_supervisors(lines), *_not_begun(lines, heard), *_in_collectives(lines, heard))
 
 
 def _of_supervisors(lines: Sequence[RunLine]) -> Iterator[str]:
@@ -270,15 +200,13 @@ def _seconds(event: NodesEvent) -> str:
     return "?" if event.seconds is None else f"{event.seconds}"
 
 
-def _never_came(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
-    """Ranks of the trainer's own that did not join while others began; of a script, those that never spoke."""
+def _not_begun(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
+    """Ranks of the trainer's own that did not join while others began: each of them reports its start."""
     events = [said.event for said in lines if said.event]
     started = {event.rank for event in events if isinstance(event, RankStarted)}
     begun = [one.rank for one in heard if one.rank in started]
     for one in heard:
-        if one.silent_s is None and len(heard) > 1:
-            yield f"rank {one.rank} on {one.node} has not said a word: the others cannot begin without it"
-        elif begun and one.rank not in begun:
+        if begun and one.rank not in begun:
             yield f"rank {one.rank} on {one.node} has not begun"
     joined = {event.rank for event in events if isinstance(event, GroupJoined)} & {one.rank for one in heard}
     if begun and not joined:

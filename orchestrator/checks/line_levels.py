@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache
 
-from contract.events import Event, Hung, NodesStalled, RankFailed, RankLeftOut, Restarting, WaitingForNodes
+from contract.events import Event, LivenessReported, NodesStalled, RankFailed, RankLeftOut, Restarting, WaitingForNodes
 from contract.failures.tracebacks import begins, is_torch_log
 from contract.log_lines import readable
 from orchestrator.specs.run_events import RunLine
 
 MOST_INDENTED = 400
 """Indented lines that are held until the line before them is read."""
-_ERROR_EVENTS = (RankFailed, Hung, NodesStalled)
+_ERROR_EVENTS = (RankFailed, LivenessReported, NodesStalled)
 _WARNING_EVENTS = (Restarting, WaitingForNodes, RankLeftOut)
 _LOOK_AT = 120
 """Characters in which the level of a logging line is looked for."""
@@ -46,6 +46,8 @@ _ORDER = {level: number for number, level in enumerate(LineLevel)}
 def level_of(line: RunLine) -> LineLevel:
     """LineLevel of the line by itself."""
     if event := line.event:
+        if isinstance(event, LivenessReported) and not event.fault:
+            return LineLevel.INFO
         found = LineLevel.WARNING if isinstance(event, _WARNING_EVENTS) else LineLevel.INFO
         return LineLevel.ERROR if isinstance(event, _ERROR_EVENTS) else found
     text = readable(line.text)

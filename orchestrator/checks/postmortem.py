@@ -10,12 +10,12 @@ from contract.events import (
     Finished,
     GenerationStarted,
     GroupJoined,
-    Hung,
+    LivenessReported,
     NodesEvent,
-    Progressing,
     RankFailed,
     RankStarted,
     Restarting,
+    StacksTaken,
     TrainingStopped,
 )
 from contract.failures.classify import FailedRank, classify
@@ -33,11 +33,11 @@ from orchestrator.checks.failure import (
 )
 from orchestrator.checks.hang import (
     LastHeard,
-    RankStack,
-    describe_hang,
+    RankPlace,
     describe_waits,
     last_heard,
-    rank_stacks,
+    liveness_reports,
+    rank_places,
     rank_waited_for,
     timestamp,
 )
@@ -50,8 +50,8 @@ KEPT_LINES = 400
 EVENTS_OF_A_NODE = 1000
 """Number of events kept of a node, the newest."""
 EVENTS = (
-    Finished, GenerationStarted, GroupJoined, Hung, NodesEvent, Progressing, RankFailed, RankStarted, Restarting,
-    TrainingStopped,
+    Finished, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed, RankStarted, Restarting,
+    StacksTaken, TrainingStopped,
 )  # fmt: skip
 """Events that a post-mortem reads, wherever they are in the log."""
 _BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
@@ -102,9 +102,11 @@ class Postmortem:
     """Failures that the run survived."""
     heard: tuple[LastHeard, ...] = ()
     """Last line of each rank, for a run that is running or that ended in waiting."""
+    liveness: tuple[str, ...] = ()
+    """Decisions of the coordinator that stand, or stood before the failure."""
     waits: tuple[str, ...] = ()
-    places: tuple[RankStack, ...] = ()
-    """Stacks of ranks without progress."""
+    places: tuple[RankPlace, ...] = ()
+    """Where each rank is, or was before the failure."""
     silent: tuple[str, ...] = ()
 
 
@@ -126,9 +128,9 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         running = any(container.state is State.RUNNING for container in evidence.containers.values())
         state = "failed" if failure else "running" if running else "unknown"
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
-    standing = rank_stacks(lines, until=first_sign)
+    places, reports = rank_places(lines, until=first_sign), liveness_reports(lines, until=first_sign)
     if failure and _was_waiting(failure):
-        failure = _held_up(failure, standing, evidence) or failure
+        failure = _held_up(failure, reports, places, evidence) or failure
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
     at = at or (over.time if over else "")
     waited = state in ("running", "unknown") or (failure and _was_waiting(failure))
@@ -145,10 +147,17 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
         earlier=_survived(evidence),
         heard=heard,
-        waits=(*describe_hang(standing, evidence.plan, evidence.job), *describe_waits(lines, heard)) if waited else (),
-        places=standing if waited else (),
+        liveness=tuple(report.message for report in reports) if waited else _notes(lines) if state == "done" else (),
+        waits=describe_waits(lines, heard) if waited else (),
+        places=places if waited else (),
         silent=evidence.silent,
     )
+
+
+def _notes(lines: Sequence[RunLine]) -> tuple[str, ...]:
+    """Sentence of the coordinator about a run that ended well."""
+    notes = (said.event.note for said in lines if isinstance(said.event, Finished) and said.event.note)
+    return tuple(dict.fromkeys(notes))
 
 
 def _queue_reasons(evidence: Evidence) -> tuple[str, ...]:
@@ -265,9 +274,11 @@ def _was_waiting(failure: Failure) -> bool:
     )  # fmt: skip
 
 
-def _held_up(failure: Failure, standing: Sequence[RankStack], evidence: Evidence) -> Failure | None:
-    """The rank that the others waited for until they timed out, if its stack shows it."""
-    found = rank_waited_for(standing)
+def _held_up(
+    failure: Failure, reports: Sequence[LivenessReported], places: Sequence[RankPlace], evidence: Evidence
+) -> Failure | None:
+    """The rank that the others waited for until they timed out, if the coordinator named it."""
+    found = rank_waited_for(reports, places)
     if not found or (failure.cause and failure.cause.id == "node.frozen"):
         return None
     place, why = found

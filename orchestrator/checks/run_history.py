@@ -19,13 +19,12 @@ from contract.events import (
     ForecastMade,
     GenerationStarted,
     GroupJoined,
-    Hung,
+    LivenessReported,
     NodesMeasured,
     NodesRecovered,
     NodesStalled,
     OptionsChosen,
     ProgressEvent,
-    Progressing,
     RankFailed,
     RankLeftOut,
     RankStarted,
@@ -365,9 +364,11 @@ def _moment(event: Event) -> tuple[str, str] | None:
             return "phase", f"ranks ended: {event.outcome}"
         case RankFailed():
             return "fault", f"rank {event.rank} failed: {event.reason}"
-        case Hung() | NodesStalled():
+        case LivenessReported():
+            return "fault" if event.fault else "note", event.message[2:]
+        case NodesStalled():
             return "fault", _of_nodes(event)
-        case Progressing() | NodesRecovered() | WaitingForNodes():
+        case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
         case TrainingResumed() if event.step:
             return "phase", f"resumed from step {event.step:,}"
@@ -392,11 +393,7 @@ def _moment(event: Event) -> tuple[str, str] | None:
             return None
 
 
-def _of_nodes(event: Hung | Progressing | NodesStalled | NodesRecovered | WaitingForNodes) -> str:
-    if isinstance(event, Hung):
-        return f"ranks make no progress for {event.seconds or 0:.0f} s"
-    if isinstance(event, Progressing):
-        return "ranks make progress again"
+def _of_nodes(event: NodesStalled | NodesRecovered | WaitingForNodes) -> str:
     nodes = ", ".join(event.nodes or ())
     if isinstance(event, NodesStalled):
         return f"sent nothing for {event.seconds or 0:.0f} s: {nodes}"

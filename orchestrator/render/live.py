@@ -12,12 +12,14 @@ from contract.cost_model.forecast import Forecast
 from contract.events import (
     Event,
     ForecastMade,
+    LivenessReported,
     ProgressEvent,
     RankFailed,
     ResourcesSampled,
     Restarting,
     StepDone,
 )
+from contract.liveness_watch import EXCHANGE_RULES
 from contract.resources import ResourceUsage
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.progress import with_figures
@@ -101,6 +103,8 @@ class LiveRun:
     exchanging: float | None = None
     """Shares of the time, from 0 to 1, in which the reporting rank waits for data, and for the other nodes."""
     straggler: Straggler | None = None
+    liveness: str = ""
+    """The coordinator's decision that stands, `!` or `·` first: a rank that others wait for, models trained apart."""
     restarts: int = 0
     """Seen since the monitor has started."""
     restarting: bool = False
@@ -206,6 +210,8 @@ class LiveModel:
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._faults: deque[Fault] = deque(maxlen=FAULTS)
         self._restarts, self._restarting = 0, False
+        self._liveness: dict[bool, str] = {}
+        """Decisions on progress (False) and on the exchange of gradients (True) that stand."""
         self._said = ("", "")
         """Time and text of the newest line of a rank."""
 
@@ -335,7 +341,10 @@ class LiveModel:
         if isinstance(event, RankFailed):
             self._fault(line.node, f"rank {event.rank} on {line.node}: {event.reason}", at)
         elif isinstance(event, Restarting) or recovery_line(line):
+            if isinstance(event, LivenessReported):
+                self._liveness[event.rule in EXCHANGE_RULES] = printable(event.message) if event.rule else ""
             if isinstance(event, Restarting):
+                self._liveness.clear()
                 self._restarts += line.node_rank == 0
                 self._restarting = True
             self._note(line.node, line, at)
@@ -420,7 +429,8 @@ class LiveModel:
         if run := self._run:
             return LiveRun(
                 run_id=run.run_id, state=self._state(), attempt=run.attempt, command=printable(run.command),
-                started_at=run.started_at, restarts=self._restarts, restarting=running and self._restarting, **figures,
+                started_at=run.started_at, liveness=" ".join(filter(None, self._liveness.values())) if running else "",
+                restarts=self._restarts, restarting=running and self._restarting, **figures,
             )  # fmt: skip
         if past := self._past:
             return LiveRun(

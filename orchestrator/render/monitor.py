@@ -91,8 +91,10 @@ def _progress(run: LiveRun, shown: LiveSnapshot, width: int, *, ascii_only: bool
         yield Text(f"step {run.step:,}")
     if run.remaining_s is not None and 0 < run.remaining_s < LONGEST_S:
         yield Text(f"{duration(run.remaining_s)} left, until {clock(shown.at + run.remaining_s, shown.at)}", "bold")
-    if run.step_age_s is not None and run.step_age_s > STALLED_S and run.state == State.RUNNING.value:
-        yield Text(f"no progress for {duration(run.step_age_s)}", "bold red")
+    if run.liveness:
+        yield Text(run.liveness, "bold red" if run.liveness.startswith("!") else "yellow")
+    elif run.step_age_s is not None and run.step_age_s > STALLED_S and run.state == State.RUNNING.value:
+        yield Text(f"last step {duration(run.step_age_s)} ago")
 
 
 def _figures(run: LiveRun) -> Iterator[Text]:

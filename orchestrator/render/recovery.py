@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from contract.events import Event, Hung, NodesEvent, NodesRecovered, NodesStalled, Restarting, WaitingForNodes
+from contract.events import (
+    Event,
+    LivenessReported,
+    NodesEvent,
+    NodesRecovered,
+    NodesStalled,
+    Restarting,
+    WaitingForNodes,
+)
 from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
-
-WORTH_A_LINE_S = 60
-"""Without progress: a shorter pause is an evaluation, or a script that rarely writes."""
 
 
 def recovery_line(update: Update) -> str:
@@ -53,8 +58,8 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
         left = -1 if event.restarts_left is None else event.restarts_left
         more = f" (restarts left: {left})" if left >= 0 else ""
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
-    if isinstance(event, Hung) and (event.seconds or 0) >= WORTH_A_LINE_S:
-        return f"! no progress on {line.node} for {event.seconds:.0f} s; position of each rank: orch why"
+    if isinstance(event, LivenessReported) and line.node_rank == 0:
+        return event.message
     if not isinstance(event, NodesEvent):
         return ""
     names = "?" if event.nodes is None else ", ".join(event.nodes)

@@ -165,6 +165,27 @@ def half_stopped_line(run: Run, *, on_cluster: bool = False) -> str:
     return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}{clean}"
 
 
+def foreign_line(run: Run) -> str:
+    """Containers with the run's label that count for nothing."""
+    shown: dict[int, list[str]] = {}
+    for attempt, member in run.foreign:
+        shown.setdefault(attempt, []).append(member.node)
+    where = "; ".join(f"{', '.join(dict.fromkeys(nodes))} (attempt {number})" for number, nodes in shown.items())
+    return (
+        f"! a container that is no part of run {run.run_id}, attempt {run.attempt}, is left out on {where}\n"
+        f"  → orch stop {run.run_id}   # ends all of its containers"
+    )
+
+
+def superseded_line(run: Run, recorded: int) -> str:
+    """For a run that more than half of its nodes show with a later attempt than the recorded one."""
+    by = f" by {printable(run.user)}" if run.user else ""
+    return (
+        f"! attempt {run.attempt} of run {run.run_id} was started from another computer{by}; this one launched attempt "
+        f"{recorded}. What is shown is read from the nodes"
+    )
+
+
 def half_launched_line(run: Run) -> str:
     """State of a launch that was cut short, and what to do about it."""
     up = sum(member.state is State.RUNNING for member in run.members)
@@ -196,6 +217,7 @@ def run_data(
         "of_forecast": _achieved(last),
         "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
         "members": [_member_data(member, used.get(member.node)) for member in run.members],
+        "foreign": [{"attempt": attempt, **_member_data(member, None)} for attempt, member in run.foreign],
     }
 
 

@@ -12,6 +12,7 @@ from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
 from orchestrator.checks.postmortem import Postmortem
+from orchestrator.render.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,9 +37,13 @@ def why_lines(report: Postmortem) -> Iterator[str]:
         yield from _failed(report, report.failure)
     else:
         yield f"run {report.run_id} {_STATES[report.state]}"
-    if report.heard:
+    yield from (f"  {printable(sentence)}" for sentence in report.liveness)
+    if report.places:
+        yield from ("", "  where each rank is" if report.state == "running" else "  where each rank was")
+        yield from (f"    {printable(place.text)}" for place in report.places)
+    if lines := [one for one in report.heard if one.silent_s is not None]:
         yield from ("", "  last line of each rank")
-        yield from (f"    {_last(one)}" for one in sorted(report.heard, key=lambda one: -(one.silent_s or 1e9)))
+        yield from (f"    {_last(one)}" for one in sorted(lines, key=lambda one: -(one.silent_s or 0.0)))
     yield from (f"  · {sentence}" for sentence in report.waits)
     if report.earlier:
         yield from ("", "  it survived before")
@@ -107,7 +112,7 @@ def _without_source(text: str) -> str:
 
 
 def _last(one: LastHeard) -> str:
-    silent = "never" if one.silent_s is None else f"{_span(one.silent_s)} ago"
+    silent = f"{_span(one.silent_s or 0.0)} ago"
     return f"rank {one.rank} on {one.node:<10} {silent:>12}  {_without_source(one.word)[:90]}"
 
 

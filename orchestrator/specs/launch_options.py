@@ -190,10 +190,14 @@ class RunSettings:
         parse=_duration,
         most=100_000_000,
         metavar="DURATION",
-        help="Restart all ranks if none makes progress for so long: 90, 10m, 2h (default: never). Without hooks, "
-        "progress is a printed line.",
+        help="Restart all ranks if they are stuck for so long: 90, 10m, 2h (default: never). A script that computes "
+        "and prints nothing is not stuck.",
     )
-    """Time without progress of any rank after which all restart; 0: they do not."""
+    """Time without progress of any rank after which all restart, if they are stuck; 0: they do not."""
+    independent: bool = _option(
+        False, "--independent", help="Each rank trains its own model, as intended: do not report it."
+    )
+    """Whether ranks that exchange no gradients are intended."""
     min_nodes: int = _option(
         0,
         "--min-nodes",
@@ -218,7 +222,7 @@ class RunSettings:
 
 
 NUMBERS: Mapping[str, Flag] = {
-    each.name: each.metadata["flag"] for each in fields(RunSettings) if isinstance(each.default, int)
+    each.name: each.metadata["flag"] for each in fields(RunSettings) if type(each.default) is int
 }
 """The settings that are numbers, by field."""
 

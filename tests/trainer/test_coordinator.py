@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.events import NodesRecovered, NodesStalled, WaitingForNodes
+from contract.events import LivenessReported, NodesRecovered, NodesStalled, WaitingForNodes
 from contract.failures.owners import Outcome
+from contract.liveness import RankSigns
 from trainer.agent.coordinator import (
     LONG_SETTLE_S,
     LONGEST_PAUSE_S,
@@ -20,6 +21,7 @@ from trainer.agent.coordinator import (
     EndRun,
     Notice,
     Order,
+    ReportStacks,
     RestartPolicy,
     RestartRanks,
     StartRanks,
@@ -285,23 +287,109 @@ def test_whatever_happens(steps: list[tuple[str, int]]) -> None:
     assert (over, coordinator.over is not None) == (1, True)
 
 
-def test_a_hang_is_one_of_all_nodes_that_still_run() -> None:
-    meeting = Meeting(Coordinator(names=NAMES, policy=RestartPolicy(restarts=1, hang_s=600)))
+GROUPS = {"0": (156, 155)}
+WAITS = RankSigns(rank=0, world=3, age_s=0.5, optimizer_steps=90, groups=GROUPS, call="all_reduce", cpu=0.0)
+IDLE = RankSigns(rank=1, world=3, age_s=0.5, optimizer_steps=90, line="data.py:40 in fetch", cpu=0.0)
+
+
+@dataclass
+class Watched:
+    """A meeting whose nodes report their only ranks every ten seconds."""
+
+    meeting: Meeting
+    signs: dict[int, RankSigns]
+
+    def after(self, seconds: int) -> list[Order]:
+        orders: list[Order] = []
+        for _ in range(0, seconds, 10):
+            for node, one in self.signs.items():
+                generation = self.meeting.coordinator.generation
+                orders += self.meeting.coordinator.signs(node, generation, [one], self.meeting.now)
+            for _ in range(5):
+                orders += self.meeting.after(2, 0, 1, 2)
+        return orders
+
+
+def watched(hang_s: float = 0.0, *, rank: RankSigns = IDLE, third: RankSigns | None = None) -> Watched:
+    policy = RestartPolicy(restarts=1, hang_s=hang_s, silence_s=1000)
+    meeting = Meeting(Coordinator(names=NAMES, policy=policy))
     meeting.all_ready()
+    return Watched(meeting, {0: WAITS, 1: rank, 2: third or replace(WAITS, rank=2)})
 
-    def hang(rank: int, hanging: bool = True) -> list[Order]:
-        return meeting.coordinator.hanging(rank, hanging, meeting.now)
 
-    assert not [*hang(1), *hang(2)]  # rank 0 alone prints, as a rule
-    assert not [*hang(1, False), *hang(0)]
-    assert not meeting.ended(0, replace(DONE, node="alpha"))
-    (order,) = hang(1)
-    assert isinstance(order, RestartRanks)
-    assert (order.cause.node, order.cause.cause) == ("beta", "code.hung")
-    assert order.cause.reason == "hung: no rank made progress for 600 s"
-    assert not hang(2)  # late: the ranks are being ended
-    meeting.now += order.pause_s
-    assert [type(one) for one in meeting.all_ready()] == [StartRanks]
-    assert not [*hang(1), *hang(2)]  # not of the generation before
-    (last,) = hang(0)
-    assert isinstance(last, EndRun)
+def rules_of(orders: list[Order]) -> list[str | None]:
+    events = [order.event for order in orders if isinstance(order, Notice)]
+    return [event.rule for event in events if isinstance(event, LivenessReported)]
+
+
+def test_the_coordinator_reports_the_rank_that_the_others_wait_for_and_asks_for_stacks() -> None:
+    run = watched()
+    assert run.after(50) == []
+    orders = run.after(20)
+    assert [type(order) for order in orders] == [Notice, ReportStacks]
+    (event,) = [order.event for order in orders if isinstance(order, Notice)]
+    assert isinstance(event, LivenessReported)
+    assert (event.rule, event.ranks, event.nodes, event.fault) == ("idle", (1,), ("beta",), True)
+    assert event.text == ("rank 1 on beta has been idle at data.py:40 in fetch for 60 s; ranks 0, 2 are waiting for it")
+    run.signs[1] = replace(IDLE, optimizer_steps=91)
+    assert rules_of(run.after(20)) == [""]
+
+
+def test_a_hang_restarts_all_where_ranks_are_stuck_and_never_because_a_script_prints_nothing() -> None:
+    run = watched(90)
+    orders = run.after(120)
+    (order,) = [one for one in orders if isinstance(one, RestartRanks)]
+    assert (order.cause.node, order.cause.rank, order.cause.cause) == ("beta", 1, "code.hung")
+    assert order.cause.reason.startswith(
+        "hung: no rank made progress for 90 s: rank 1 on beta has been idle at data.py"
+    )
+    run.meeting.now += order.pause_s
+    assert [type(one) for one in run.meeting.all_ready()] == [StartRanks]
+    assert any(isinstance(one, EndRun) for one in run.after(120))
+    computing = replace(IDLE, cpu=0.98)
+    assert rules_of(watched(90, rank=computing).after(400)) == ["computing", "computing", "computing"]
+    quiet = [replace(computing, rank=rank) for rank in range(3)]
+    silent = Watched(watched(90).meeting, dict(enumerate(quiet)))
+    assert silent.after(600) == []
+
+
+def test_a_left_out_rank_does_not_switch_the_detection_off() -> None:
+    """It gives a sign of life every second for as long as it lives."""
+    left_out = replace(IDLE, rank=2, exchange="left-out", left_out=True)
+    run = watched(90, third=left_out)
+    for work in range(12):
+        run.signs[2] = replace(left_out, work=work)
+        if any(isinstance(order, RestartRanks) for order in run.after(10)):
+            return
+    raise AssertionError("no restart")
+
+
+def test_a_node_that_has_not_reported_is_unknown_and_an_older_generation_counts_for_nothing() -> None:
+    run = watched(90)
+    del run.signs[2]
+    assert run.after(300) == []
+    late = watched(90)
+    late.meeting.coordinator.signs(0, 7, [WAITS], late.meeting.now)
+    assert late.meeting.coordinator._nodes[0].signs == ()
+
+
+def test_a_node_speaks_for_its_own_ranks_alone() -> None:
+    coordinator = watched().meeting.coordinator
+    coordinator.signs(0, 1, [WAITS], 100)
+    coordinator.signs(1, 1, [replace(WAITS, node="alpha"), IDLE], 100)
+    assert [(one.rank, one.node) for one in coordinator._nodes[1].signs] == [(1, "beta")]
+
+
+def test_the_last_line_of_a_run_names_models_that_were_trained_apart() -> None:
+    meeting = Meeting()
+    meeting.all_ready()
+    steps = [RankSigns(rank=rank, world=3, age_s=0.5, optimizer_steps=9, line="a.py:1") for rank in range(3)]
+    for rank, one in enumerate(steps):
+        meeting.coordinator.signs(rank, 1, [one], meeting.now)
+    meeting.after(10)
+    for rank, one in enumerate(steps):
+        meeting.coordinator.signs(rank, 1, [replace(one, optimizer_steps=80)], meeting.now)
+        orders = meeting.ended(rank, replace(DONE, node=NAMES[rank]))
+    (order,) = orders
+    assert isinstance(order, EndRun)
+    assert order.rank_exit.note.startswith("! each rank trains its own model: 71 optimizer steps, nothing exchanged")

@@ -28,7 +28,7 @@ from orch_hooks.callbacks import LightningMethods, TransformersMethods
 from tests.trainer.conftest import ROOT
 from tests.trainer.hooked_ranks import METHODS
 from tests.trainer.shared_ranks import BATCH, SAMPLES, Slow, data, train
-from trainer.agent.heartbeat import newest as newest_heartbeats
+from trainer.agent.rank_signs import RankSignsReader
 from trainer.errors import ConfigurationError
 from trainer.hooks import checkpoints, gradients, steps
 from trainer.hooks.shares import SharedBatches
@@ -292,11 +292,11 @@ def test_the_remaining_time_of_a_script_that_names_its_last_step(tmp_path: Path)
     assert out.getvalue().splitlines()[-1] == "step 3/48  0.5 steps/s  1.5 min left"
 
 
-def test_every_rank_sends_its_heartbeat_and_only_rank_0_figures(tmp_path: Path) -> None:
+def test_every_rank_writes_its_status_and_only_rank_0_figures(tmp_path: Path) -> None:
     program = (
         "import os, time, orch_hooks as hooks\nfrom pathlib import Path\nhooks.step(12, loss=1.0)\n"
-        "beat = Path(os.environ['ORCH_BEATS']) / '1'\n"
-        "while not beat.exists() or '12' not in beat.read_text().split(): time.sleep(0.05)"
+        "status = Path(os.environ['ORCH_BEATS']) / f'{os.getpid()}.status'\n"
+        "while not status.exists() or '\"step\": 12' not in status.read_text(): time.sleep(0.05)"
     )
     (tmp_path / "beats").mkdir()
     own = environ(tmp_path, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", ORCH_BEATS=str(tmp_path / "beats"))
@@ -305,7 +305,8 @@ def test_every_rank_sends_its_heartbeat_and_only_rank_0_figures(tmp_path: Path) 
         text=True, check=False, timeout=60,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
-    assert [(beat.step, beat.part) for beat in newest_heartbeats(tmp_path / "beats")] == [(12, "step")]
+    found = RankSignsReader(tmp_path / "beats", "alpha", 0, 5.0).final(0)
+    assert [(one.rank, one.step, one.part) for one in found] == [(1, 12, "step")]
 
 
 # ── Everywhere ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainer.agent.coordinator import EndRun, RestartRanks, StartRanks
+from contract.liveness import RankSigns
+from trainer.agent.coordinator import EndRun, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.handshake import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import (
     MAX_GENERATIONS,
     MisfitError,
     Ping,
     RanksEnded,
-    RanksHanging,
     Ready,
+    SignsReport,
     as_message,
     read_order,
     read_report,
@@ -26,6 +28,10 @@ from trainer.agent.wire import AgentConnection
 NAMES = ("alpha", "beta")
 TOKEN = b"5" * SHORTEST
 RANK_EXIT = RankExit(outcome="user", node="beta", rank=1, exit_code=-9, reason="ValueError: ñ 🙂", frame="a.py:3 in f")
+SIGNS = RankSigns(
+    rank=3, node="beta", process=77, world=4, age_s=0.4, optimizer_steps=1204, groups={"0": (156, 155)}, in_group=True,
+    line="train.py:88 in evaluate", cpu=0.98, io_bytes_s=1e6, state="R", lines=10,
+)  # fmt: skip
 LONG = RankExit(outcome="user", node="beta", reason="\x1b" * LONGEST, frame="🙂" * LONGEST)
 
 
@@ -43,11 +49,12 @@ def rank_exit(**values: Any) -> dict[str, Any]:
         Ready(generation=3),
         RanksEnded(rank_exit=RANK_EXIT),
         RanksEnded(rank_exit=LONG),
-        RanksHanging(hanging=True),
+        SignsReport(generation=2, signs=(SIGNS, replace(SIGNS, rank=1))),
+        SignsReport(generation=2, signs=()),
         Ping(),
     ],
 )
-def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | RanksHanging | Ping) -> None:
+def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | SignsReport | Ping) -> None:
     sent = line(as_message(report))
     assert read_report(sent, NAMES) == report
     assert len(sent) < AgentConnection.LONGEST
@@ -57,12 +64,13 @@ def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | RanksHanging | 
     "order",
     [
         StartRanks(generation=1),
+        ReportStacks(),
         EndRun(rank_exit=RANK_EXIT),
         Ping(),
         RestartRanks(generation=2, cause=RANK_EXIT, restarts_left=-1, pause_s=0.5),
     ],
 )
-def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | EndRun | Ping) -> None:
+def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | EndRun | ReportStacks | Ping) -> None:
     assert read_order(line(as_message(order)), NAMES) == order
 
 

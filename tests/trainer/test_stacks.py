@@ -1,19 +1,18 @@
-"""When a standstill is told, and what is read of a stack: without a process."""
+"""The stack that is read of a rank, and the work that it notes itself."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from contract.events import StuckRank
-from trainer.agent import heartbeat, stacks
-from trainer.agent.hang_detector import HangDetector, HangState, frozen, mark_of, stuck_ranks
-from trainer.agent.heartbeat import Heartbeat
+from contract.events import RankPosition
+from contract.liveness import RankSigns
+from trainer.agent import heartbeat, rank_status, stacks
+from trainer.agent.ranks import frozen, with_stacks
 from trainer.agent.stacks import Stack, main_thread
 
 DUMP = """Thread 0x00007f1 (most recent call first):
@@ -23,35 +22,6 @@ Current thread 0x00007f2 (most recent call first):
   File "/a/user data.py", line 42 in load
   File "/a/train.py", line 7 in <module>
 """
-
-
-def sign(done: int = 0, **more: object) -> Heartbeat:
-    usual = {"local_rank": 0, "process": 1, "at_s": 1.0, "step": 4, "part": "data", "exchange": ""}
-    return Heartbeat(**{**usual, "done": done, **more})  # type: ignore[arg-type]
-
-
-def test_a_standstill_is_told_at_once_and_then_ever_more_seldom() -> None:
-    still = HangDetector(30, 0)
-    told = {second: state.hung for second in range(400) if (state := still.look("same", second))}
-    assert still.look("other", 400) == HangState(hung=False, seconds=400)
-    assert told == {30: True, 60: True, 120: True, 240: True}
-    assert still.look("another", 410) is None
-    assert still.look("another", 440) == HangState(hung=True, seconds=30)
-
-
-def test_a_short_pause_is_no_news() -> None:
-    still = HangDetector(30, 0)
-    assert [still.look(second // 25, second) for second in range(200)] == [None] * 200
-
-
-def test_what_ranks_say_counts_before_what_they_write() -> None:
-    assert mark_of([sign(3)], 7) == mark_of([sign(3, at_s=9.0)], 8)
-    assert mark_of([sign(3)], 7) != mark_of([sign(4)], 7)
-    assert mark_of([], 7) != mark_of([], 8)
-
-
-def test_a_rank_that_was_left_out_need_only_live() -> None:
-    assert mark_of([sign(exchange=heartbeat.RESTING)], 1) != mark_of([sign(exchange=heartbeat.RESTING, at_s=2.0)], 1)
 
 
 def test_the_main_thread_is_read_innermost_first() -> None:
@@ -73,16 +43,17 @@ def test_without_a_frame_there_is_none(text: str) -> None:
     assert list(main_thread(text)) == []
 
 
-def test_places_have_the_ranks_number_and_what_it_said() -> None:
+def test_a_position_has_the_ranks_number_its_work_and_its_stack() -> None:
     stack = Stack(local_rank=1, process=9, frames=("a.py:1 in f",), state="S")
-    (stuck,) = stuck_ranks([stack], [sign(local_rank=1)], 4)
-    assert (stuck.rank, stuck.step, stuck.part, stuck.frames) == (5, 4, "data", ("a.py:1 in f",))
+    signs = RankSigns(rank=5, step=4, part="data", line="a.py:1 in f", cpu=0.987)
+    (found,) = with_stacks([signs], [stack], 4)
+    assert (found.rank, found.step, found.part, found.frames, found.cpu) == (5, 4, "data", ("a.py:1 in f",), 0.99)
 
 
 def test_why_a_frozen_rank_was_killed() -> None:
     assert frozen(0, 61.2, None) == "frozen: local rank 0 sent no heartbeat for 61 s"
-    assert frozen(0, 61.2, StuckRank(frames=("a.py:1 in f",), state="R")).endswith("61 s, at a.py:1 in f")
-    assert frozen(0, 61.2, StuckRank(frames=(), state="D")).endswith(
+    assert frozen(0, 61.2, RankPosition(frames=("a.py:1 in f",), state="R")).endswith("61 s, at a.py:1 in f")
+    assert frozen(0, 61.2, RankPosition(frames=(), state="D")).endswith(
         "the kernel holds it: a disk, a network share or a driver)"
     )
 
@@ -92,16 +63,6 @@ def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
     (tmp_path / "0.stack").write_text(f"{os.getpid():>10}\n")
     (stack,) = stacks.StackRequest(tmp_path, 0).answer(0) or ()
     assert (stack.process, stack.frames) == (os.getpid(), ())
-
-
-def test_what_a_rank_does_is_told_with_its_beat(tmp_path: Path) -> None:
-    heartbeat.begin({heartbeat.FOLDER: str(tmp_path), "LOCAL_RANK": "3"})
-    written = tmp_path / "3"
-    deadline = threading.Event()
-    while not written.exists() or not written.read_text():
-        deadline.wait(0.01)
-    (found,) = heartbeat.newest(tmp_path)
-    assert (found.local_rank, found.process, found.exchange) == (3, os.getpid(), "")
 
 
 def test_an_exchange_that_fails_is_no_progress() -> None:
@@ -124,7 +85,7 @@ def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code(
 
 def test_the_next_rank_in_a_script_takes_the_place_of_one_that_has_ended(tmp_path: Path) -> None:
     """A script may start torchrun twice; a child of a live rank must not take its place."""
-    environ = {**os.environ, heartbeat.FOLDER: str(tmp_path), "LOCAL_RANK": "0"}
+    environ = {**os.environ, rank_status.FOLDER: str(tmp_path), "LOCAL_RANK": "0"}
     register = "import os; from trainer.agent import stacks; stacks.register(os.environ); print(os.getpid())"
 
     def started() -> int:

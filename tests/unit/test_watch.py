@@ -200,7 +200,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
     def kill() -> None:
         for engine in scene.engines.values():
             engine.failures.pop("stop", None)
-        stop_run(containers, record, timeout_s=0)
+        stop_run(list(scene.nodes.values()), record, timeout_s=0)
 
     outcome = scene.watch(plan, containers, once(lambda told: isinstance(told, Tick), kill))
     assert (outcome.stopped, outcome.failure) == (True, None)

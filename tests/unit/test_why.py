@@ -117,14 +117,14 @@ def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read
     record, plan = RunRecord("long-1"), lan.plan(("alpha",))
     plan = replace(plan, nodes=(replace(plan.nodes[0], nproc_per_node=2),))
     with record.open_log("alpha") as kept:
-        kept.keep(event(0, "hung", node="alpha", seconds=9, ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
+        kept.keep(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
         for number in range(25):
             kept.keep(said(1, f"rank 1 loads file {number}", 1, "alpha"))
         for number in range(30_000):
             kept.keep(said(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
     lines = evidence_lines(record, plan)
     assert len(lines) == 1 + LAST_LINES + 1
-    assert kind_of(lines[0].event) == "hung"
+    assert kind_of(lines[0].event) == "stacks"
     assert [line.text for line in lines if line.rank == 1] == ["rank 1 loads file 24"]
     assert lines[-1].text == "rank 0 waits, try 29999"
 
@@ -248,9 +248,9 @@ def test_who_is_silent_longest_stands_first() -> None:
     assert lines[0] == "    rank 1 on beta           59 s ago  step 3"
 
 
-def test_a_rank_that_never_spoke() -> None:
+def test_a_rank_of_the_trainer_that_has_not_begun() -> None:
     told = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
-    assert "rank 2 on gamma has not said a word: the others cannot begin without it" in told.waits
+    assert "rank 2 on gamma has not begun" in told.waits
     assert "none of ranks 0, 1 has joined the others yet" in told.waits
 
 

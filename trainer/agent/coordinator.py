@@ -7,11 +7,13 @@ ends, all are stopped: the others would hang in a collective for minutes, and to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from contract.events import NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
+from contract.events import LivenessReported, NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
 from contract.failures.owners import FINAL
-from trainer.agent.rank_exit import RankExit, root_cause
+from contract.liveness import LivenessDecision, LivenessLimits, RankSigns
+from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain
+from trainer.agent.rank_exit import LONGEST, RankExit, root_cause
 
 SETTLE_S, LONG_SETTLE_S = 0.5, 5.0
 """Seconds after the first exit in which other nodes report theirs; longer while all reported exits only follow from
@@ -42,13 +44,18 @@ class EndRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportStacks:
+    """Each agent writes the Python stacks of its ranks into its log."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice:
     """An event for the log of rank 0's agent."""
 
-    event: NodesEvent
+    event: NodesEvent | LivenessReported
 
 
-Order = StartRanks | RestartRanks | EndRun | Notice
+Order = StartRanks | RestartRanks | EndRun | ReportStacks | Notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +69,12 @@ class RestartPolicy:
     absence_s: float = 900.0
     """How long the others wait for a lost node."""
     hang_s: float = 0.0
-    """Nodes report a hang after so long."""
+    """All ranks restart if they are stuck for so long; 0: they do not."""
+    limits: LivenessLimits = field(default_factory=LivenessLimits)
+    report_s: float = 10.0
+    """Time between two reports of a node on its ranks."""
+    independent: bool = False
+    """Whether each rank is meant to train its own model."""
 
 
 @dataclass
@@ -72,7 +84,8 @@ class _NodeState:
     ready: bool = False
     heard: float = 0.0
     stalled: bool = False
-    hanging: bool = False
+    signs: tuple[RankSigns, ...] = ()
+    signs_at: float | None = None
     rank_exit: RankExit | None = None
 
 
@@ -92,9 +105,12 @@ class Coordinator:
     _waits_since: float = 0.0
     _not_before: float = 0.0
     _told_at: float = 0.0
+    _begun: float = 0.0
+    _watch: LivenessWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._nodes = [_NodeState(name=name) for name in self.names]
+        self._watch = self._new_watch(0.0)
 
     def open(self, now: float) -> None:
         self._waits_since = self._told_at = now
@@ -126,22 +142,20 @@ class Coordinator:
         if not self._running:  # it could not report before: the others have lost it since
             return self._close(rank_exit) if rank_exit.outcome in FINAL and not rank_exit.because_of_others else []
         if all(other.rank_exit and other.rank_exit.outcome == "done" for other in self._nodes):
-            return self._close(rank_exit)
+            self._watch.look([one for other in self._nodes for one in other.signs], now)
+            return self._close(replace(rank_exit, note=self._watch.summary(now - self._begun)))
         if rank_exit.outcome != "done" and self._decide_at is None:
             self._decide_at = now + LONG_SETTLE_S
         return self.tick(now)
 
-    def hanging(self, rank: int, hanging: bool, now: float) -> list[Order]:
-        """The ranks of a node make no progress, or make progress again. One node may be silent for long: rank 0 alone
-        prints, as a rule. When all are, all ranks restart."""
+    def signs(self, rank: int, generation: int, signs: Sequence[RankSigns], now: float) -> list[Order]:
+        """Signs of the ranks of a node. It speaks for its own ranks only: the first node that names a rank has it."""
         node = self._hear(rank, now)
-        node.hanging = hanging
-        running = [other for other in self._nodes if other.rank_exit is None]
-        if self.over or not self._running or not hanging or not all(other.hanging for other in running):
-            return []
-        reason = f"hung: no rank made progress for {self.policy.hang_s:.0f} s"
-        node.rank_exit = RankExit(outcome="infrastructure", node=node.name, reason=reason, cause="code.hung")
-        return self._decide(now)
+        if generation == self.generation:
+            others = {one.rank for other in self._nodes[:rank] for one in other.signs}
+            node.signs = tuple(replace(one, node=node.name) for one in signs if one.rank not in others)
+            node.signs_at = now
+        return []
 
     def gone(self, rank: int, now: float, why: str = GONE) -> list[Order]:
         """The connection of a node is lost, or the node was silent for too long."""
@@ -171,8 +185,53 @@ class Coordinator:
                 node.stalled = True
                 orders.append(Notice(event=NodesStalled(nodes=(node.name,), seconds=round(silent))))
         if self._decide_at is not None and self._is_settled(now):
-            orders += self._decide(now)
-        return orders
+            return [*orders, *self._decide(now)]
+        return [*orders, *self._look(now)]
+
+    def _look(self, now: float) -> list[Order]:
+        """Decide on liveness, once every node that runs ranks has reported lately: what is not examined is unknown."""
+        running = [node for node in self._nodes if node.rank_exit is None]
+        oldest = min((node.signs_at or 0.0 for node in running), default=0.0)
+        if not oldest or now - oldest > 3 * self.policy.report_s or self._decide_at is not None:
+            return []
+        signs = [one for node in running for one in node.signs]
+        ended = [one.rank for node in self._nodes if node.rank_exit for one in node.signs]
+        orders: list[Order] = []
+        for report in self._watch.look(signs, now, ended):
+            orders.append(Notice(event=self._event(report)))
+            is_pause = isinstance(report, LivenessDecision) and report.rule not in EXCHANGE_RULES
+            orders += [ReportStacks()] if is_pause else []
+        return [*orders, *self._end_hang(now)]
+
+    def _end_hang(self, now: float) -> list[Order]:
+        """Restart all ranks where they are stuck, for as long as the user allows."""
+        still_s = self._watch.history.still_s
+        stuck = next((one for one in self._watch.decisions if one.restarts), None)
+        if not stuck or not 0 < self.policy.hang_s <= still_s:
+            return []
+        node = self._node_of(stuck.ranks[0]) or self._nodes[0]
+        reason = f"hung: no rank made progress for {still_s:.0f} s: {stuck.text}"
+        blamed = stuck.ranks[0] if len(stuck.ranks) == 1 else None
+        node.rank_exit = RankExit(
+            outcome="infrastructure", node=node.name, rank=blamed, reason=reason[:LONGEST], cause="code.hung"
+        )
+        return self._decide(now)
+
+    def _event(self, report: LivenessReport) -> LivenessReported:
+        if isinstance(report, ProgressAgain):
+            return LivenessReported(rule="", seconds=round(report.seconds))
+        nodes = [self._node_of(rank) for rank in report.ranks]
+        return LivenessReported(
+            rule=report.rule, text=report.text, fault=report.is_fault, ranks=report.ranks,
+            nodes=tuple(node.name if node else "" for node in nodes), seconds=round(report.seconds),
+            fix=report.fix or None,
+        )  # fmt: skip
+
+    def _node_of(self, rank: int) -> _NodeState | None:
+        return next((node for node in self._nodes for one in node.signs if one.rank == rank), None)
+
+    def _new_watch(self, now: float) -> LivenessWatch:
+        return LivenessWatch(self.policy.limits, now, independent=self.policy.independent)
 
     def _is_settled(self, now: float) -> bool:
         """Whether nothing is gained by waiting for more exits."""
@@ -202,8 +261,9 @@ class Coordinator:
             return []
         self._running, self._decide_at = True, None
         self.generation += 1
+        self._begun, self._watch = now, self._new_watch(now)
         for node in self._nodes:
-            node.heard, node.rank_exit, node.hanging = now, None, False
+            node.heard, node.rank_exit, node.signs, node.signs_at = now, None, (), None
         return [StartRanks(generation=self.generation)]
 
     def _wait(self, now: float) -> list[Order]:

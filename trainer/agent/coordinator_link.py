@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from contract.liveness import LivenessLimits, RankSigns
 from trainer.agent.coordinator import GONE, Coordinator, EndRun, Notice, Order, RestartPolicy, RestartRanks
 from trainer.agent.handshake import Greeting, draw, read_asked, read_token, read_welcome
 from trainer.agent.listener import (
@@ -16,7 +17,7 @@ from trainer.agent.listener import (
     NodeConnected,
     NodeDisconnected,
 )
-from trainer.agent.messages import MisfitError, Ping, RanksEnded, RanksHanging, Ready, Report, as_message, read_order
+from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, SignsReport, as_message, read_order
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.wire import SEND_S, AgentConnection
@@ -45,6 +46,9 @@ class CoordinatorServer:
                 silence_s=options.silence_s,
                 absence_s=options.absence_s,
                 hang_s=options.hang_s,
+                limits=LivenessLimits.scaled(options.stuck_s),
+                report_s=options.report_s,
+                independent=options.independent,
             ),
         )
         self._options, self._note = options, note
@@ -64,9 +68,9 @@ class CoordinatorServer:
     def ended(self, rank_exit: RankExit) -> None:
         self._own.append(RanksEnded(rank_exit=rank_exit))
 
-    def hanging(self, hanging: bool) -> None:
-        """The ranks here hang, or make progress again."""
-        self._own.append(RanksHanging(hanging=hanging))
+    def signs(self, generation: int, signs: tuple[RankSigns, ...]) -> None:
+        """Signs of the ranks here."""
+        self._own.append(SignsReport(generation=generation, signs=signs))
 
     def progressed(self) -> None:
         """A checkpoint was written."""
@@ -120,8 +124,8 @@ class CoordinatorServer:
             return self._coordinator.ready(rank, report.generation, now)
         if isinstance(report, RanksEnded):
             return self._coordinator.ended(rank, report.rank_exit, now)
-        if isinstance(report, RanksHanging):
-            return self._coordinator.hanging(rank, report.hanging, now)
+        if isinstance(report, SignsReport):
+            return self._coordinator.signs(rank, report.generation, report.signs, now)
         return self._coordinator.alive(rank, now)
 
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
@@ -157,9 +161,9 @@ class CoordinatorClient:
     def ended(self, rank_exit: RankExit) -> None:
         self._report(RanksEnded(rank_exit=rank_exit))
 
-    def hanging(self, hanging: bool) -> None:
+    def signs(self, generation: int, signs: tuple[RankSigns, ...]) -> None:
         if self._connection:  # otherwise all ranks restart anyway
-            self._connection.send(as_message(RanksHanging(hanging=hanging)))
+            self._connection.send(as_message(SignsReport(generation=generation, signs=signs)))
 
     def progressed(self) -> None:
         """Nothing to do: checkpoints are written on rank 0's node."""

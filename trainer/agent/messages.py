@@ -7,8 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from trainer.agent.coordinator import LONGEST_PAUSE_S, EndRun, Order, RestartRanks, StartRanks
+from contract.json_reader import from_json
+from contract.liveness import RankSigns
+from trainer.agent.coordinator import LONGEST_PAUSE_S, EndRun, Order, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.rank_exit import LONGEST, RankExit, from_values
+from trainer.agent.rank_signs import MOST_RANKS, bounded
 
 MAX_GENERATIONS = 1_000_000
 MOST = 2**32
@@ -35,10 +38,11 @@ class RanksEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RanksHanging:
-    """The ranks of this node have made no progress for as long as counts as a hang, or make progress again."""
+class SignsReport:
+    """Signs of the ranks of this node, some 200 bytes each, every ten seconds."""
 
-    hanging: bool
+    generation: int
+    signs: tuple[RankSigns, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +50,28 @@ class Ping:
     """A heartbeat, in both directions."""
 
 
-Report = Ready | RanksEnded | RanksHanging | Ping
+Report = Ready | RanksEnded | SignsReport | Ping
 
 
 _KINDS: Mapping[type[Report | Order], str] = {
-    Ready: "ready", RanksEnded: "ended", RanksHanging: "hanging", Ping: "ping", StartRanks: "start",
-    RestartRanks: "restart", EndRun: "end",
+    Ready: "ready", RanksEnded: "ended", SignsReport: "signs", Ping: "ping", StartRanks: "start",
+    RestartRanks: "restart", EndRun: "end", ReportStacks: "stacks",
 }  # fmt: skip
+_DEFAULTS = asdict(RankSigns(rank=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Signs:
+    signs: tuple[RankSigns, ...]
 
 
 def as_message(said: Report | Order) -> Mapping[str, Any]:
+    if isinstance(said, SignsReport):  # what is as usual goes without saying
+        signs = [
+            {name: value for name, value in asdict(one).items() if name == "rank" or value != _DEFAULTS[name]}
+            for one in said.signs
+        ]
+        return {_KINDS[SignsReport]: {"generation": said.generation, "signs": signs}}
     return {_KINDS[type(said)]: asdict(said)}
 
 
@@ -66,14 +82,14 @@ def read_report(line: bytes, names: Collection[str]) -> Report:
         return Ready(generation=whole(values, "generation", most=MAX_GENERATIONS))
     if kind == "ended":
         return RanksEnded(rank_exit=_rank_exit(values, "rank_exit", names))
-    if kind == "hanging" and isinstance(hanging := values.get("hanging"), bool):
-        return RanksHanging(hanging=hanging)
+    if kind == "signs":
+        return _signs_report(values)
     if kind == "ping":
         return Ping()
     raise MisfitError("not a report")
 
 
-def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks | EndRun | Ping:
+def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks | EndRun | ReportStacks | Ping:
     """Decode a message of the coordinator to a node."""
     kind, values = _kind_of(line)
     if kind == "start":
@@ -87,9 +103,20 @@ def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks
         )
     if kind == "end":
         return EndRun(rank_exit=_rank_exit(values, "rank_exit", names))
+    if kind == "stacks":
+        return ReportStacks()
     if kind == "ping":
         return Ping()
     raise MisfitError("not an order")
+
+
+def _signs_report(values: Mapping[str, Any]) -> SignsReport:
+    generation = whole(values, "generation", most=MAX_GENERATIONS)
+    try:
+        signs = from_json(_Signs, values, most=MOST_RANKS).signs
+        return SignsReport(generation=generation, signs=tuple(map(bounded, signs)))
+    except ValueError as error:
+        raise MisfitError(f"not the signs of ranks: {error}"[:200]) from None
 
 
 def values_of(line: bytes) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from contract.events import (
     CheckpointWritten,
     Finished,
     GenerationStarted,
+    RankPosition,
     ResourcesSampled,
     Restarting,
     decode_event,
@@ -21,7 +22,7 @@ from contract.events import (
 )
 from contract.failures.owners import EXIT_CODES
 from contract.log_lines import EVENT_MARK, split_rank
-from trainer.agent.coordinator import EndRun, Notice, Order, RestartRanks, StartRanks
+from trainer.agent.coordinator import EndRun, Notice, Order, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, CoordinatorServer
 from trainer.agent.exit_record import ExitRecord
 from trainer.agent.log_pipes import LogWriter
@@ -29,6 +30,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.run_marks import why_not_to_begin
 from trainer.agent.sampler import Readings, ResourceSampler
 from trainer.agent.stdin_end import StdinEnd
 from trainer.errors import TrainerError
@@ -52,8 +54,8 @@ class NodeAgent:
         self._link: CoordinatorLink | None = None
         self._ranks: Ranks | None = None
         self._generation = 0
-        self._hangs = False
-        """Whether the newest report to the coordinator on progress was of a hang."""
+        self._reported = 0.0
+        """Time of the newest report on the ranks to the coordinator."""
         self._asked = 0
         """Number of requests to stop."""
         self._first_asked = 0.0
@@ -77,6 +79,9 @@ class NodeAgent:
         if rank_exit := self._exit_record.read():
             self._emit(Finished(**asdict(rank_exit)))
             return EXIT_CODES[rank_exit.outcome]
+        if why := self._superseded():
+            self._emit(Finished(outcome="stopped", reason=why))
+            return EXIT_CODES["stopped"]
         adopt_orphans()
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
@@ -100,6 +105,12 @@ class NodeAgent:
             link.close()
             self._exit_record.release()
 
+    def _superseded(self) -> str:
+        """Why this container must not train; empty for one of the newest attempt. A scheduler ends its own jobs."""
+        if self._options.place:
+            return ""
+        return why_not_to_begin(self._options.folder, int(self._options.run.rpartition(".")[2]))
+
     def _sample(self) -> ResourceSampler:
         options = self._options
 
@@ -110,10 +121,14 @@ class NodeAgent:
 
         return ResourceSampler(
             options.folder / f"resources-{options.node_rank}.jsonl",
-            lambda usage: self._emit(ResourcesSampled(usage=usage)),
+            lambda usage: self._emit(ResourcesSampled(usage=usage, positions=self._positions())),
             every_s=options.sample_s,
             meter=meter,
         )
+
+    def _positions(self) -> tuple[RankPosition, ...] | None:
+        ranks = self._ranks  # of another thread
+        return (ranks.positions() or None) if ranks else None
 
     def _obey(self, order: Order, link: CoordinatorLink) -> None:
         if isinstance(order, StartRanks) and not self._ranks and not self._asked:
@@ -133,11 +148,13 @@ class NodeAgent:
             link.ready(self._generation)
         elif isinstance(order, EndRun):
             self._over = order.rank_exit
+        elif isinstance(order, ReportStacks) and self._ranks:
+            self._ranks.take_stacks()
         elif isinstance(order, Notice) and not self._options.node_rank:
             self._emit(order.event)
 
     def _start(self, link: CoordinatorLink) -> None:
-        self._hangs = False
+        self._reported = 0.0
         try:
             self._ranks = Ranks(self._options, self._generation, self._write)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
@@ -151,15 +168,18 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
-        if self._ranks.hangs is not self._hangs:
-            self._hangs = self._ranks.hangs
-            link.hanging(self._hangs)
+        now = time.monotonic()
+        if self._ranks.signs and now - self._reported >= self._options.report_s:
+            self._reported = now
+            link.signs(self._generation, self._ranks.signs)
         if self._asked == 1:
             self._asked += 1
             self._ranks.ask_to_stop()
         if self._stdin_end.at is not None and time.monotonic() - self._stdin_end.at > LAST_SAVE_S:
             self._ranks.kill()
         if rank_exit := self._ranks.rank_exit():
+            if rank_exit.outcome == "done":
+                link.signs(self._generation, self._ranks.signs)
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")

@@ -29,13 +29,16 @@ class AgentOptions:
     absence_s: float
     frozen_s: float
     stuck_s: float
-    """Time without progress of any rank of this node before the position of each is reported."""
+    """Time without progress of any rank before collectives that can never complete are reported; the other limits of
+    `contract.liveness` are in proportion."""
     folder: Path
     """Folder of the run."""
     command: tuple[str, ...]
     """torchrun with its arguments, or a script of the user's that starts torchrun."""
     hang_s: float = 0.0
-    """Time without progress of any rank of the run after which all restart; 0: they do not."""
+    """Time without progress of any rank of the run after which all restart, if they are stuck; 0: they do not."""
+    independent: bool = False
+    """Whether each rank is meant to train its own model."""
     script_ranks: int = 0
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
@@ -56,6 +59,11 @@ class AgentOptions:
     @property
     def node(self) -> str:
         return self.names[self.node_rank]
+
+    @property
+    def report_s(self) -> float:
+        """Time between two reports on the ranks to the coordinator."""
+        return min(10.0, self.stuck_s / 3)
 
     @property
     def token_file(self) -> Path:
@@ -99,13 +107,18 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser.add_argument(
         "--end-with-parent", action="store_true", help="the end of the process that started it is one, too"
     )
+    parser.add_argument("--independent", action="store_true", help="each rank trains its own model, as intended")
     parser.add_argument("--stamp-lines", action="store_true", help="write the time in UTC before each line")
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
         ("absence", 900.0, "time to wait for a lost node"),
-        ("frozen", float(environ.get("ORCH_FROZEN_S") or 60), "without a heartbeat a rank is killed"),
-        ("hang", 0.0, "without progress on any node all ranks restart; 0: they do not"),
-        ("stuck", float(environ.get("ORCH_STUCK_S") or 30), "without progress the stacks are reported"),
+        ("frozen", float(environ.get("ORCH_FROZEN_S") or 60), "without a heartbeat and CPU time a rank is killed"),
+        ("hang", 0.0, "without progress all ranks that are stuck restart; 0: they do not"),
+        (
+            "stuck",
+            float(environ.get("ORCH_STUCK_S") or 30),
+            "without progress a deadlock is reported; other limits in proportion",
+        ),
     ):
         parser.add_argument(f"--{name}", dest=f"{name}_s", type=float, default=default, metavar="S", help=text)
     parser.add_argument("command", nargs="+", metavar="-- torchrun …")

@@ -6,11 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.02
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Process:
     pid: int
     started: str
     parent: int
+    state: str = ""
+    """The kernel's letter: R runs, S sleeps, T is stopped, D waits for a disk or a driver."""
+    cpu_s: float = 0.0
+    """CPU time so far, with that of its children that have ended."""
 
     def is_there(self) -> bool:
         """Whether it exists. A child of this process that has ended is collected first."""
@@ -37,13 +42,18 @@ class Process:
 
 def children_of(pid: int) -> list[Process]:
     """The processes that this one has started."""
-    return [process for process in _all() if process.parent == pid]
+    return [process for process in all_processes() if process.parent == pid]
 
 
 def descendants(pid: int) -> list[Process]:
     """All processes below this one."""
+    return below(pid, all_processes())
+
+
+def below(pid: int, processes: Iterable[Process]) -> list[Process]:
+    """Those of these processes that are below this one."""
     by_parent: dict[int, list[Process]] = {}
-    for process in _all():
+    for process in processes:
         by_parent.setdefault(process.parent, []).append(process)
     found = list(by_parent.get(pid, ()))
     for process in found:  # it grows meanwhile
@@ -63,7 +73,8 @@ def exists(pid: int) -> bool:
     return _read(pid) is not None
 
 
-def _all() -> list[Process]:
+def all_processes() -> list[Process]:
+    """All processes of the container, or of the machine outside one."""
     pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
     return [process for process in map(_read, pids) if process]
 
@@ -75,4 +86,5 @@ def _read(pid: int) -> Process | None:
     except OSError:
         return None
     words = text.rpartition(")")[2].split()  # the name before it may hold anything
-    return Process(pid=pid, started=words[19], parent=int(words[1]))
+    cpu_s = sum(map(int, words[11:15])) / _TICKS
+    return Process(pid=pid, started=words[19], parent=int(words[1]), state=words[0], cpu_s=cpu_s)

@@ -38,6 +38,8 @@ class RankExit:
     """`FILE:LINE in FUNCTION`."""
     because_of_others: bool = False
     """Whether the rank only lost another one."""
+    note: str = ""
+    """Sentence of the coordinator about a run that ended well."""
 
 
 def from_values(values: Mapping[str, Any]) -> RankExit:

@@ -14,20 +14,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 from contract import environment
-from contract.events import Hung, Progressing
+from contract.events import RankPosition, StacksTaken
+from contract.liveness import RankSigns, is_frozen
 from contract.log_lines import rank_prefix
-from trainer.agent import at_start, heartbeat, processes
-from trainer.agent.hang_detector import HangDetector, frozen, mark_of, stuck_ranks
-from trainer.agent.heartbeat import Heartbeat
+from trainer.agent import at_start, processes, rank_status
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit, read_rank_exit
+from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.scratch_folder import ScratchFolder
-from trainer.agent.stacks import StackRequest
+from trainer.agent.stacks import Stack, StackRequest
 from trainer.config import RankInfo
 from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
@@ -38,6 +39,9 @@ KEPT_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
 LISTEN_S = 5.0
 """Time to read the last lines of killed ranks."""
+LOOK_S = 5.0
+"""Time between two looks at the ranks; shorter where limits are."""
+STATES = {"T": " (it is stopped)", "D": " (the kernel holds it: a disk, a network share or a driver)"}
 KILL_S = 15.0
 """Time for killed processes to end; one that a driver blocks ends only with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -63,13 +67,15 @@ class Ranks:
         self._saving: list[processes.Process] = []
         """Ranks that were asked to stop and may write a checkpoint."""
         self._save_until = 0.0
-        self._hang_detector = HangDetector(min(options.stuck_s, options.frozen_s / 2), time.monotonic())
-        self._asked: tuple[StackRequest, float] | None = None
-        """A request for the stacks of the ranks, and the seconds without progress before it."""
-        self.hangs = False
-        """Whether its ranks have made no progress for `hang_s`; their stacks were requested."""
+        self._request: StackRequest | None = None
+        """For the stacks of the ranks."""
+        self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
+        self._looked = 0.0
+        self.signs: tuple[RankSigns, ...] = ()
+        """Of the newest look; of ranks that have ended well, the last ones."""
         self._write = write
         self._scratch = ScratchFolder()
+        self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
@@ -106,10 +112,13 @@ class Ranks:
         """Return how the ranks ended; None while they run. To be called until it returns an exit."""
         if self.is_done or self._says_done():
             self.is_done = True
+            self.signs = self._signs_reader.final(self._lines)
             return RankExit(outcome="done", node=self._options.node, exit_code=0)
         code = self._process.poll()
         if code is None or (time.monotonic() < self._save_until and processes.left_after(self._saving)):
             return None
+        if code == 0:
+            self.signs = self._signs_reader.final(self._lines)
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
         last = [line for tail in self._tails for line in list(tail)]
@@ -121,52 +130,46 @@ class Ranks:
         except OSError:  # nothing yet
             return False
 
-    def look(self) -> Hung | Progressing | None:
-        """Return an event if the ranks hang, or make progress again. A rank without a heartbeat for too long is killed,
-        after a request for its stack; torchrun notices its end."""
+    def look(self) -> StacksTaken | None:
+        """Read the signs of the ranks now and then; return their stacks once a request is answered. A rank whose status
+        and CPU time stand for too long is killed, after a request for its stack; torchrun notices its end."""
         now = time.monotonic()
-        self.hangs &= self._is_hang(now)
         try:
-            beats = [one for one in heartbeat.newest(self._scratch.path) if processes.exists(one.process)]
-            return self._answered(beats, now) if self._asked else self._noticed(beats, now)
+            if now - self._looked >= self._look_s:
+                self._looked, self.signs = now, self._signs_reader.read(self._lines)
+                if self._frozen_one():
+                    self.take_stacks()
+            return self._answered(now) if self._request else None
         except (OSError, ValueError) as error:  # ranks write these files: their content must not end a run
             print(f"the position of the ranks is not known: {error}", file=sys.stderr)
-            self._asked = None
+            self._request = None
             return None
 
-    def _is_hang(self, now: float) -> bool:
-        return 0 < self._options.hang_s <= self._hang_detector.since_progress(now)
+    def take_stacks(self) -> None:
+        """Request the stacks of all ranks; a later `look` returns them."""
+        self._request = self._request or StackRequest(self._scratch.path, time.monotonic())
 
-    def _noticed(self, beats: Sequence[Heartbeat], now: float) -> Progressing | None:
-        silent_s = max((now - beat.at_s for beat in self._frozen_ones(beats, now)), default=0.0)
-        state = self._hang_detector.look(mark_of(beats, self._lines), now)
-        if state and not state.hung:
-            return Progressing(seconds=round(state.seconds))
-        hangs = self._is_hang(now) and not self.hangs
-        if state or silent_s or hangs:
-            seconds = max(silent_s, self._hang_detector.since_progress(now))
-            self._asked = StackRequest(self._scratch.path, now), state.seconds if state else seconds
-        return None
+    def positions(self) -> tuple[RankPosition, ...]:
+        """Where each rank was at the newest look."""
+        return tuple(_position(one) for one in self.signs)
 
-    def _answered(self, beats: Sequence[Heartbeat], now: float) -> Hung | None:
-        assert self._asked  # noqa: S101  # called only after a request
-        question, seconds = self._asked
-        if (stacks := question.answer(now)) is None:
+    def _answered(self, now: float) -> StacksTaken | None:
+        assert self._request  # noqa: S101  # called only after a request
+        if (stacks := self._request.answer(now)) is None:
             return None
-        self._asked = None
-        self.hangs = self._is_hang(now)
-        positions = stuck_ranks(stacks, beats, self._options.first_rank)
-        for beat in self._frozen_ones(beats, now):
-            position = next((one for one in positions if one.process == beat.process), None)
-            self._frozen = frozen(beat.local_rank, now - beat.at_s, position)
+        self._request = None
+        positions = with_stacks(self.signs, stacks, self._options.first_rank)
+        if one := self._frozen_one():
+            position = next((each for each in positions if each.rank == one.rank), None)
+            self._frozen = frozen(one.rank - self._options.first_rank, one.age_s or 0.0, position)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(beat.process, signal.SIGKILL)
-        return Hung(seconds=round(seconds), ranks=positions) if positions else None
+                os.kill(one.process, signal.SIGKILL)
+        return StacksTaken(ranks=positions) if positions else None
 
-    def _frozen_ones(self, beats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
+    def _frozen_one(self) -> RankSigns | None:
         """At most one rank, only once: its end ends all."""
-        silent = [beat for beat in beats if now - beat.at_s > self._options.frozen_s]
-        return [] if self._frozen else silent[:1]
+        found = [one for one in self.signs if is_frozen(one, self._options.frozen_s)]
+        return None if self._frozen else next(iter(found), None)
 
     def ask_to_stop(self) -> None:
         """SIGTERM: ranks write a checkpoint and end, also where torchrun, signalled twice, does not wait for them."""
@@ -212,12 +215,12 @@ class Ranks:
 
 
 def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[str, str]:
-    """Environment of torchrun or a script: the folder for heartbeats, a Python start that answers requests for stacks,
-    and for the user's own scripts the newest checkpoint."""
+    """Environment of torchrun or a script: the folder of the rank status, a Python start that writes it and answers
+    requests for stacks, and for the user's own scripts the newest checkpoint."""
     paths = (str(Path(at_start.__file__).parent), os.environ.get("PYTHONPATH", ""))
     ours = {
         "ORCH_GENERATION": str(generation),
-        heartbeat.FOLDER: str(scratch),
+        rank_status.FOLDER: str(scratch),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     if environment.RESUME in os.environ:
@@ -262,3 +265,31 @@ def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descripto
         place = words.index("--rdzv-id") + 1
         words[place] = f"{words[place]}.{generation}"
     return words
+
+
+def with_stacks(signs: Sequence[RankSigns], stacks: Sequence[Stack], first_rank: int) -> tuple[RankPosition, ...]:
+    """Positions of the ranks whose stack was requested."""
+    known = {one.rank: _position(one) for one in signs}
+    found = [(first_rank + stack.local_rank, stack) for stack in stacks]
+    return tuple(
+        replace(known.get(rank, RankPosition(rank=rank)), process=one.process, frames=one.frames, state=one.state)
+        for rank, one in found
+    )
+
+
+def _position(one: RankSigns) -> RankPosition:
+    step = one.step or one.optimizer_steps
+    return RankPosition(
+        rank=one.rank, line=one.line or None, cpu=None if one.cpu is None else round(one.cpu, 2), step=step or None,
+        part=one.part or None, exchange=one.exchange or None, state=one.state or None,
+    )  # fmt: skip
+
+
+def frozen(local_rank: int, silent_s: float, position: RankPosition | None) -> str:
+    """The reason why a rank was killed, with its position."""
+    why = f"frozen: local rank {local_rank} sent no heartbeat for {silent_s:.0f} s"
+    if not position:
+        return why
+    if position.frames:
+        return f"{why}, at {position.frames[0]}"
+    return f"{why}, nor did it answer{STATES.get(position.state or '', '')}"

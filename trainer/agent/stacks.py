@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.agent import heartbeat
+from trainer.agent import rank_status
 
 SIGNAL = signal.SIGRTMIN + 10
 """Not SIGUSR1 or 2: schedulers warn by them, Lightning saves on one, and torch uses SIGUSR2."""
@@ -41,7 +41,7 @@ class Stack:
 
 def register(environ: Mapping[str, str]) -> None:
     """Register the handler of requests in a rank, if an agent sends them; not in the processes that the rank starts."""
-    folder, local_rank = environ.get(heartbeat.FOLDER), environ.get("LOCAL_RANK", "")
+    folder, local_rank = environ.get(rank_status.FOLDER), environ.get("LOCAL_RANK", "")
     if not folder or not local_rank.isdigit():
         return
     path = Path(folder) / f"{local_rank}{_SUFFIX}"

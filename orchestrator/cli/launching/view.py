@@ -226,6 +226,8 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
         say("\n✗ the trainer ended without a forecast: is its image older than this orch?\n  → orch build")
     else:
         _tell_success(plan, outcome)
+        if outcome.note:  # the last line: ranks that trained apart, or did not train at all
+            stderr().print(printable(outcome.note), style="" if outcome.note.startswith("!") else "dim", markup=False)
 
 
 def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
@@ -300,6 +302,7 @@ def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
         "run_id": plan.run_id,
         "state": "stopped" if outcome.stopped else outcome.state.value,
         "failure": outcome.failure and asdict(outcome.failure),
+        "note": outcome.note or None,
         "forecast": outcome.forecast and asdict(outcome.forecast),
         "of_forecast": outcome.of_forecast,
         "last_event": outcome.last_event and {"kind": outcome.last_event.kind, **outcome.last_event.values()},

@@ -15,7 +15,7 @@ from contract.events import (
     Event,
     Finished,
     GroupJoined,
-    Hung,
+    LivenessReported,
     NodesStalled,
     RankFailed,
     RankStarted,
@@ -206,7 +206,7 @@ class _Read:
                 self.checkpoint = max(event.step, self.checkpoint or 0)
             case Restarting():
                 self._count("restarts of the ranks")
-            case Hung():
+            case LivenessReported() if event.fault:
                 self._count("hangs")
             case NodesStalled():
                 for name in event.nodes or ():

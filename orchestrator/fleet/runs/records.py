@@ -201,6 +201,10 @@ class RunRecord(KeptLines):
         plans = [plan for one in known if one and (plan := self._read_plan(one.number)[0])]
         return max(plans, key=lambda plan: (plan.attempt == attempt, plan.attempt), default=None)
 
+    def newest_plan(self) -> Plan | None:
+        """Plan of the newest attempt that this computer has launched or begun to launch."""
+        return self.plan_from(-1)
+
     @property
     def unreadable(self) -> str:
         """Why the plan on record cannot be read; empty where it can, or where no attempt was started."""

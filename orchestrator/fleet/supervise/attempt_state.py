@@ -49,6 +49,8 @@ class RunOutcome:
     samples_per_step: int | None = None
     checkpoint: bool = False
     """Whether a checkpoint of the trainer is there to resume from."""
+    note: str = ""
+    """Sentence of the coordinator about a run that ended well."""
 
     @property
     def word(self) -> str:
@@ -140,6 +142,7 @@ class AttemptReport:
             then=last if isinstance(last, Replan | AddNodes) else None,
             samples_per_step=self.samples_per_step,
             checkpoint=self.checkpoint,
+            note=(self.verdict.note or "") if self.verdict and not failure else "",
         )
 
     def _failure(self, last: object, *, stopped: bool) -> Failure | None:

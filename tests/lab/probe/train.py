@@ -27,7 +27,7 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
 )
-from trainer.agent import heartbeat
+from trainer.agent import heartbeat, rank_status
 from trainer.agent.log_pipes import ERR, OUT, pipe
 from trainer.config import RankInfo
 from trainer.data import checkpoint
@@ -146,9 +146,10 @@ def _save(root: Path, run_id: str, events: Events, state: bytes, step: int) -> N
 
 def main() -> None:
     for descriptor, name in ((1, OUT), (2, ERR)):
-        os.dup2(os.open(pipe(Path(os.environ[heartbeat.FOLDER]), 0, name), os.O_WRONLY), descriptor)
+        os.dup2(os.open(pipe(Path(os.environ[rank_status.FOLDER]), 0, name), os.O_WRONLY), descriptor)
+    os.environ["RANK"] = os.environ[environment.NODE_RANK]
     heartbeat.begin(os.environ)
-    train(RankInfo.from_environ({**os.environ, "RANK": os.environ[environment.NODE_RANK]}), *map(int, sys.argv[1:]))
+    train(RankInfo.from_environ(os.environ), *map(int, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Registration of the stack handler before a rank's program starts, and the folder of `orch_hooks` as the last one that
-is searched, which an image of the user's does not name. Nothing else of the program changes."""
+"""Registration of the stack handler before a rank's program starts, the rank status once it imports torch, and the
+folder of `orch_hooks` as the last one that is searched, which an image of the user's does not name. Nothing else of the
+program changes."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ if ours not in sys.path:
     sys.path.append(ours)
 before = set(sys.modules)
 with contextlib.suppress(ImportError):  # another Python of the user's, without this package
-    from trainer.agent import stacks
+    from trainer.agent import rank_status, stacks
 
     stacks.register(os.environ)
+    rank_status.install(os.environ)
 for name in set(sys.modules) - before:  # the user's program may have a module of that name
     if name.partition(".")[0] in ("trainer", "contract"):
         del sys.modules[name]

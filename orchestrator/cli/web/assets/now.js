@@ -121,6 +121,7 @@ function healthLine(snapshot) {
     ...(ended ? [["bad", `run ${snapshot.run.run_id}`, [`${snapshot.run.state}: `, el("a", { href: `#/run/${snapshot.run.run_id}` }, "why, and what to do")]]] : []),
     ...silent.map((node) => ["bad", node.name, node.heard_s === null ? `does not answer${because(node)}` : `silent for ${span(node.heard_s)}${because(node)}`]),
     ...failed.map((node) => ["bad", node.name, `${node.state}${because(node)}`]),
+    ...(snapshot.run?.liveness ? [[snapshot.run.liveness.startsWith("!") ? "bad" : "warn", "ranks", snapshot.run.liveness.slice(2)]] : []),
     ...(straggler ? [["warn", straggler.node || "all nodes", straggler.text]] : []),
     ...snapshot.nodes.flatMap((node) => throttled(node)),
   ];

@@ -1,0 +1,474 @@
+"""Liveness of the ranks of a run: signs of each rank in, one decision out, by one table of rules.
+
+Progress is work: an optimizer step, a collective that completes, a line. A rank that prints nothing is no fact about
+the run. Agents report signs, the coordinator alone decides, and nothing is reported while a run is healthy. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+BUSY, IDLE, ALL_IDLE = 0.2, 0.01, 0.02
+"""CPU seconds per second: from here on a rank computes; below it is idle; below, where no rank waits for another."""
+IO_BYTES_S = 10_000
+"""Bytes per second from which a rank reads or writes; below, a connection carries nothing but keep-alive messages."""
+FIRST_STEP, ENOUGH_STEPS, MANY_STEPS = 5, 50, 1000
+"""Exchange is counted from this optimizer step on; its absence counts after so many more, and after many more where
+there is a process group: methods such as DiLoCo exchange every 500 steps."""
+SCALAR_STEPS = 30
+"""Steps after which the recorded collectives show how large the exchanged tensors are."""
+SCALARS = 16
+"""Elements up to which no collective carries gradients: the tutorial's Linear(20, 1) has 21."""
+BYTES_A_STEP = 64
+BYTES_A_COLLECTIVE = 1024
+"""Bytes on the connections of a rank from which it may exchange by other means: gloo does not record send and recv."""
+OTHER_LIBRARIES = frozenset({"horovod", "ray", "mpi4py", "hivemind"})
+"""Packages that exchange gradients without torch.distributed."""
+INIT = "init_process_group"
+NAMED = 3
+"""Ranks that a sentence describes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSigns:
+    """Signs of one rank: its own status, written every second, and its process, read from /proc."""
+
+    rank: int
+    node: str = ""
+    process: int = 0
+    world: int = 1
+    """Number of ranks, as this one knows it."""
+    age_s: float | None = None
+    """Seconds since its status was written; None: it writes none (no torch yet, another Python, `python -I`)."""
+    optimizer_steps: int = 0
+    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Process group → number of collectives that were entered, and that are completed."""
+    store_port: int = 0
+    """Port of torch's store, on whose connections no gradient travels."""
+    in_group: bool = False
+    """Whether a process group exists."""
+    call: str = ""
+    """Call into torch.distributed that its main thread is in."""
+    line: str = ""
+    """The user's line: `FILE:LINE in FUNCTION`."""
+    importing: str = ""
+    """Package that it is importing."""
+    gpu: bool = False
+    """Whether it uses CUDA: then CPU time says nothing, as a wait may spin."""
+    largest: int | None = None
+    """Elements of the largest tensor in the recorded collectives; None: not looked at, or none is recorded."""
+    looked_at: int = 0
+    """Optimizer steps at which these were read last."""
+    libraries: tuple[str, ...] = ()
+    """Those of `OTHER_LIBRARIES` that it has imported."""
+    work: int = 0
+    """Units of work that the trainer has noted."""
+    step: int = 0
+    part: str = ""
+    exchange: str = ""
+    """The collective that the trainer has noted."""
+    left_out: bool = False
+    """Whether it takes no part in the training."""
+    cpu: float | None = None
+    """CPU seconds per second of the process and its descendants; None: not known."""
+    stood_s: float = 0.0
+    """Seconds for which its process, without descendants, has used less than `IDLE`: a thread that waits for the
+    interpreter uses 0.5 %."""
+    io_bytes_s: float = 0.0
+    """Bytes that it reads and writes per second, also on connections."""
+    sent_bytes: int | None = None
+    """Bytes on its TCP connections so far, without the store's; None: not known."""
+    state: str = ""
+    """The kernel's letter: T stopped, D held by a disk or a driver."""
+    sleeps: bool = False
+    """Whether its main thread is in a timed sleep."""
+    listens: bool = False
+    """Whether it waits for connections, as a server does."""
+    lines: int = 0
+    """Lines that the ranks of its node have written."""
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} on {self.node}"
+
+    @property
+    def completed(self) -> int:
+        return sum(completed for _, completed in self.groups.values())
+
+    @property
+    def pending(self) -> frozenset[tuple[str, int]]:
+        """Group and number of each collective that it has entered and that is not completed."""
+        return frozenset((name, entered) for name, (entered, completed) in self.groups.items() if entered > completed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks."""
+        waiting = self.call or self.exchange or self.pending
+        return bool(waiting) and (self.gpu or self.cpu is None or self.cpu < BUSY)
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """Changes with each piece of work."""
+        return self.process, int(self.in_group), self.optimizer_steps, self.completed, self.work, self.lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivenessLimits:
+    """Seconds without progress of any rank."""
+
+    certain_s: float = 30.0
+    """Until collectives that can never complete are reported."""
+    note_s: float = 60.0
+    """Until a rank that others wait for is reported."""
+    all_idle_s: float = 120.0
+    stale_s: float = 10.0
+    """Age of a rank status, written every second, from which the interpreter does not run: native code holds it."""
+
+    @classmethod
+    def scaled(cls, certain_s: float) -> LivenessLimits:
+        """All limits in proportion to the first."""
+        factor = certain_s / cls().certain_s
+        usual = cls()
+        return cls(
+            certain_s=certain_s, note_s=usual.note_s * factor, all_idle_s=usual.all_idle_s * factor,
+            stale_s=max(3.0, usual.stale_s * factor),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSoFar:
+    """Work of one rank since its fifth optimizer step."""
+
+    steps: int
+    collectives: int
+    sent_bytes: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivenessHistory:
+    """Times and counts that the signs of one moment do not show."""
+
+    still_s: float
+    """Seconds without progress of any rank that trains."""
+    longest_pause_s: float = 0.0
+    """The longest such pause of this generation that ended by itself."""
+    trained: Mapping[int, TrainingSoFar] = field(default_factory=dict)
+    """By rank, of those that have made five optimizer steps."""
+    ended: frozenset[int] = frozenset()
+    """Ranks that have ended well."""
+    independent: bool = False
+    """Whether each rank is meant to train its own model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LivenessDecision:
+    """One row of the table that applies."""
+
+    rule: str
+    text: str
+    """The message, without its sign."""
+    is_fault: bool
+    """Whether something is wrong; otherwise it is a note."""
+    restarts: bool = False
+    """Whether a restart can help: ranks are stuck, or can never continue."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that it is about: those that others wait for, or all."""
+    seconds: float = 0.0
+    fix: str = ""
+    """Next command."""
+
+    @property
+    def message(self) -> str:
+        """The line for people."""
+        return f"{'!' if self.is_fault else '·'} {self.text}"
+
+
+INDEPENDENT_FIX = "wrap the model in DistributedDataParallel: orch docs own-scripts; if this is intended: --independent"
+
+
+def decide(
+    signs: Sequence[RankSigns], history: LivenessHistory, limits: LivenessLimits | None = None
+) -> tuple[LivenessDecision, ...]:
+    """Apply the table: at most one decision about progress, then at most one about the exchange of gradients."""
+    part = sorted((one for one in signs if not one.left_out), key=lambda one: one.rank)
+    progress = _progress(part, history, limits or LivenessLimits())
+    exchange = None if history.independent else _exchange(part, history, limits or LivenessLimits())
+    return tuple(one for one in (progress, exchange) if one)
+
+
+# ── Progress ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: LivenessLimits) -> LivenessDecision | None:
+    if held := [one for one in part if is_held(one, limits.note_s)]:
+        return _held(held)
+    still_s, note_s = history.still_s, max(limits.note_s, 3 * history.longest_pause_s)
+    waiting = [one for one in part if one.waits]
+    others = [one for one in part if not one.waits]
+    if not part or still_s < limits.certain_s:
+        return None
+    if still_s >= note_s and (decision := _not_joined(part, still_s)):
+        return decision
+    if any(one.state in ("T", "D") and _is_stale(one, limits) for one in part):
+        return None  # it is about to be reported as held; its status is that of a moment before
+    if not others:
+        return None if any(_is_stale(one, limits) for one in part) else _all_wait(part, history)
+    if waiting:
+        return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
+    if still_s >= max(limits.all_idle_s, note_s) and (decision := _all_idle(part, history)):
+        return decision
+    native = [one for one in part if _is_native(one, limits) and (one.age_s or 0.0) >= limits.note_s]
+    return _waited_for(native, (), still_s, limits) if native and still_s >= note_s else None
+
+
+def is_held(signs: RankSigns, limit_s: float) -> bool:
+    """Whether the kernel has let no thread of the rank run for so long."""
+    stands = signs.io_bytes_s < IO_BYTES_S if signs.age_s is None else signs.age_s >= limit_s
+    return signs.state in ("T", "D") and signs.stood_s >= limit_s and stands
+
+
+def is_frozen(signs: RankSigns, limit_s: float) -> bool:
+    """Whether the rank is beyond help: its status stands, and its CPU time does not advance either. Native code that
+    holds the interpreter, such as `json.loads` of a large file, uses CPU time."""
+    stands = signs.age_s is not None and signs.age_s >= limit_s and signs.stood_s >= limit_s
+    return stands and (signs.state in ("T", "D") or (signs.cpu or 0.0) < IDLE)
+
+
+def _held(held: Sequence[RankSigns]) -> LivenessDecision:
+    one = held[0]
+    why = "stopped (SIGSTOP)" if one.state == "T" else "blocked in the kernel: a disk, a network share or a driver"
+    return LivenessDecision(
+        rule="stopped" if one.state == "T" else "blocked", is_fault=True, restarts=True,
+        text=f"{one.name} is {why}", ranks=tuple(each.rank for each in held), seconds=one.stood_s,
+    )  # fmt: skip
+
+
+def _not_joined(part: Sequence[RankSigns], still_s: float) -> LivenessDecision | None:
+    """Ranks that have not reached the process group that others wait to form."""
+    forming = [one for one in part if one.call == INIT and not one.in_group]
+    missing = [one for one in part if one.call != INIT and not one.in_group and not one.groups]
+    if not forming or not missing or len(forming) + len(missing) < len(part):
+        return None
+    one = missing[0]
+    where = f" ({_place(one)})" if one.line else ""
+    at = f" it is importing {one.importing}{where}" if one.importing else f" it is at {one.line}" if one.line else ""
+    return LivenessDecision(
+        rule="not joined", is_fault=False, text=f"{one.name} has not reached {INIT}" + (f":{at}" if at else ""),
+        ranks=tuple(each.rank for each in missing), seconds=still_s,
+    )  # fmt: skip
+
+
+def _all_wait(part: Sequence[RankSigns], history: LivenessHistory) -> LivenessDecision | None:
+    """Collectives that can never complete: ranks are in different ones, a rank has ended, or no data arrives."""
+    numbers = tuple(one.rank for one in part)
+    still_s = history.still_s
+    gone = sorted(rank for rank in history.ended if rank not in numbers)
+    if gone:
+        text = f"{_waiting_where(part)}, for {ranks(gone)}, which {_have(gone)} ended"
+        return LivenessDecision(
+            rule="ended", is_fault=True, restarts=True, text=text, ranks=tuple(gone), seconds=still_s
+        )
+    if _differ(part):
+        text = f"deadlock: {_waiting_where(part)}"
+        return LivenessDecision(
+            rule="deadlock", is_fault=True, restarts=True, text=text, ranks=numbers, seconds=still_s
+        )
+    if len(part) < max(one.world for one in part) or any(one.io_bytes_s >= IO_BYTES_S for one in part):
+        return None
+    nodes = sorted({one.node for one in part})
+    number = max((number for one in part for _, number in one.pending), default=0)
+    call = next((one.exchange or one.call for one in part if one.exchange or one.call), "collective")
+    between = f"the network between {' and '.join(nodes)}" if len(nodes) > 1 else f"the processes on {nodes[0]}"
+    return LivenessDecision(
+        rule="network", is_fault=True, restarts=True, ranks=numbers, seconds=still_s, fix="orch test",
+        text=f"all ranks are waiting in {call}{f' {number}' if number else ''} and no data has arrived for "
+        f"{still_s:.0f} s: check {between}",
+    )  # fmt: skip
+
+
+def _differ(part: Sequence[RankSigns]) -> bool:
+    """Whether a collective that a rank waits in is not waited in by another rank of its group, or as another one."""
+    waited = {collective for one in part for collective in one.pending}
+    missed = any((name, number) not in one.pending for name, number in waited for one in part if name in one.groups)
+    return missed or _calls_differ(part)
+
+
+def _calls_differ(part: Sequence[RankSigns]) -> bool:
+    """Whether ranks are in one collective by different calls."""
+    calls: dict[frozenset[tuple[str, int]], set[str]] = {}
+    for one in part:
+        if one.call and len(one.pending) == 1:
+            calls.setdefault(one.pending, set()).add(one.call)
+    return any(len(of_one) > 1 for of_one in calls.values())
+
+
+def _waiting_where(part: Sequence[RankSigns]) -> str:
+    """The first rank of each set of collectives, with the line that it waits at."""
+    named = _calls_differ(part)
+    first: dict[tuple[frozenset[tuple[str, int]], str], RankSigns] = {}
+    for one in part:
+        if one.call or not named:
+            first.setdefault((one.pending, one.call if named else ""), one)
+    found = [f"{one.name} in {_awaited(one, named=named)}" for one in list(first.values())[:NAMED]]
+    return ", ".join(found).replace(" in ", " is waiting in ", 1)
+
+
+def _awaited(one: RankSigns, *, named: bool) -> str:
+    collectives = " and ".join(f"{number} of group {name or 0}" for name, number in sorted(one.pending))
+    call = one.call if named and one.call else "collective"
+    awaited = f"{call} {collectives}" if collectives else one.exchange or one.call
+    return awaited + (f" ({_place(one)})" if one.line else "")
+
+
+def _waited_for(
+    others: Sequence[RankSigns], waiting: Sequence[RankSigns], still_s: float, limits: LivenessLimits
+) -> LivenessDecision | None:
+    """Ranks that do not wait: idle ones are the cause; otherwise the others wait for all of them."""
+    kinds = {one.rank: _kind(one, limits) for one in others}
+    idle = [one for one in others if kinds[one.rank] == "idle"]
+    asleep = [one for one in others if kinds[one.rank] == "sleeping"]
+    blamed = idle or asleep or others
+    waits = tuple(one.rank for one in waiting)
+    for_whom = "it" if len(blamed) == 1 else "them"
+    last = f"; {ranks(waits)} {_are(waits)} waiting for {for_whom}" if waits else ""
+    told = ", ".join(_busy_at(one, kinds[one.rank], still_s, limits) for one in blamed[:NAMED])
+    more = f" and {len(blamed) - NAMED} more" if len(blamed) > NAMED else ""
+    return LivenessDecision(
+        rule=kinds[blamed[0].rank], is_fault=bool(idle), restarts=bool(idle or asleep), text=told + more + last,
+        ranks=tuple(one.rank for one in blamed), seconds=still_s,
+    )  # fmt: skip
+
+
+def _kind(one: RankSigns, limits: LivenessLimits) -> str:
+    if _is_native(one, limits):
+        return "native"
+    cpu = 1.0 if one.cpu is None else one.cpu
+    if cpu >= BUSY:
+        return "computing"
+    if one.io_bytes_s >= IO_BYTES_S:
+        return "reading"
+    if one.sleeps:
+        return "sleeping"
+    return "idle" if cpu < IDLE else "computing"
+
+
+def _is_stale(one: RankSigns, limits: LivenessLimits) -> bool:
+    """Whether the interpreter does not run, so that the status is of a moment before."""
+    return one.age_s is not None and one.age_s >= limits.stale_s
+
+
+def _is_native(one: RankSigns, limits: LivenessLimits) -> bool:
+    """Whether native code holds the interpreter, and computes."""
+    return _is_stale(one, limits) and one.cpu is not None and one.cpu >= IDLE
+
+
+def _busy_at(one: RankSigns, kind: str, still_s: float, limits: LivenessLimits) -> str:
+    at = f" at {one.line}" if one.line else ""
+    cpu = f"{100 * one.cpu:.0f} % CPU" if one.cpu is not None else "CPU unknown"
+    if _is_stale(one, limits):
+        last = f", last Python line {_place(one)}" if one.line else ""
+        return f"{one.name} has been in native code for {one.age_s:.0f} s ({cpu}){last}"
+    if kind == "reading":
+        rate = one.io_bytes_s / 1e6
+        return f"{one.name} has been reading or writing{at} for {still_s:.0f} s ({rate:.2g} MB/s)"
+    if kind == "computing":
+        return f"{one.name} has been computing{at} for {still_s:.0f} s ({cpu})"
+    return f"{one.name} has been {kind}{at} for {still_s:.0f} s"
+
+
+def _all_idle(part: Sequence[RankSigns], history: LivenessHistory) -> LivenessDecision | None:
+    """No rank waits for another, computes, reads or writes. A server that has never trained may be idle for hours."""
+    if any(one.cpu is None or one.cpu >= ALL_IDLE or one.io_bytes_s >= IO_BYTES_S or one.gpu for one in part):
+        return None
+    if any(one.listens for one in part) and not history.trained:
+        return None
+    numbers, asleep = tuple(one.rank for one in part), any(one.sleeps for one in part)
+    one = next((one for one in part if one.line), part[0])
+    where = f": rank {one.rank} at {one.line}" if one.line else ""
+    who = "all ranks have" if len(part) > 1 else f"{one.name} has"
+    text = f"{who} been {'sleeping' if asleep else 'idle'} for {history.still_s:.0f} s{where}"
+    return LivenessDecision(
+        rule="all sleeping" if asleep else "all idle", is_fault=not asleep, restarts=True, text=text, ranks=numbers,
+        seconds=history.still_s,
+    )  # fmt: skip
+
+
+# ── Exchange of gradients ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: LivenessLimits) -> LivenessDecision | None:
+    """Ranks that train, and exchange no gradients."""
+    trained = [history.trained[one.rank] for one in part if one.rank in history.trained]
+    steps = min((one.steps for one in trained), default=0)
+    if len(trained) < 2 or any(one.libraries for one in part):
+        return None
+    if min(one.seconds for one in trained) < limits.note_s:
+        return None
+    collectives = max(one.collectives for one in trained)
+    sent = max(one.sent_bytes or 0 for one in trained)
+    group = any(one.in_group or one.groups for one in part)
+    numbers = tuple(one.rank for one in part)
+    if not collectives and steps >= (MANY_STEPS if group else ENOUGH_STEPS) and sent < BYTES_A_STEP * steps:
+        because = "no collective" if group else "no process group"
+        text = f"each rank trains its own model: {steps:,} optimizer steps, nothing exchanged ({because})"
+        return LivenessDecision(rule="apart", is_fault=True, text=text, ranks=numbers, fix=INDEPENDENT_FIX)
+    largest = max((one.largest or 0 for one in part), default=0)
+    looked_at = min(one.looked_at for one in part)
+    enough = SCALAR_STEPS if collectives >= steps / 2 else MANY_STEPS
+    if not 0 < largest <= SCALARS or looked_at < enough or sent >= BYTES_A_COLLECTIVE * collectives:
+        return None
+    return LivenessDecision(
+        rule="scalars", is_fault=True, ranks=numbers, fix=INDEPENDENT_FIX,
+        text=f"the ranks exchange only scalars ({collectives:,} collectives, at most {_elements(largest)}): "
+        "no gradients",
+    )  # fmt: skip
+
+
+def together(signs: Sequence[RankSigns], history: LivenessHistory) -> str:
+    """How often the ranks exchange, for a run in which they do; empty where it is not known."""
+    rates = [one.collectives / one.steps for one in history.trained.values() if one.steps]
+    if len(rates) < 2 or not max(rates):
+        return ""
+    size = max((one.largest or 0 for one in signs), default=0)
+    return f"together: {max(rates):.1f} collectives per step" + (f", up to {size:,} elements" if size else "")
+
+
+# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def position_line(rank: int, node: str, *, line: str = "", step: int | None = None, cpu: float | None = None) -> str:
+    """`rank 1 beta  train.py:88 evaluate  step 1,204  98 % CPU`."""
+    at = line.replace(" in ", " ", 1) or "position unknown"
+    parts = [f"rank {rank} {node}", at]
+    parts += [f"step {step:,}"] if step else []
+    parts += [f"{100 * cpu:.0f} % CPU"] if cpu is not None else []
+    return "  ".join(parts)
+
+
+def ranks(numbers: Collection[int]) -> str:
+    """`rank 3`, `ranks 0, 2`, `ranks 0-7`."""
+    ordered = sorted(numbers)
+    starts = [number for number in ordered if number - 1 not in ordered]
+    ends = [number for number in ordered if number + 1 not in ordered]
+    parts = []
+    for start, end in zip(starts, ends, strict=True):
+        parts += [f"{start}"] if start == end else [f"{start}, {end}"] if end == start + 1 else [f"{start}-{end}"]
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
+
+
+def _are(numbers: Collection[int]) -> str:
+    return "are" if len(numbers) > 1 else "is"
+
+
+def _have(numbers: Collection[int]) -> str:
+    return "have" if len(numbers) > 1 else "has"
+
+
+def _place(one: RankSigns) -> str:
+    return one.line.partition(" in ")[0]
+
+
+def _elements(number: int) -> str:
+    return f"{number} element{'s' if number > 1 else ''}"
