@@ -12,7 +12,8 @@ import json
 import runpy
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,31 +69,51 @@ def save(written: Path, record: Path, here: int) -> None:
     record.write_text(json.dumps({**json.loads(header), "here": here}) + "\n" + looks, "utf-8")
 
 
-def line_of(record: Path) -> int:
-    """Number of the line at which the recorded script hangs."""
-    with record.open(encoding="utf-8") as lines:
-        return int(json.loads(next(lines))["here"])
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a coordinator has seen."""
+
+    certain_s: float
+    independent: bool
+    here: int
+    """Number of the line at which the script hangs."""
+    looks: tuple[tuple[float, tuple[dict[str, Any], ...], tuple[int, ...]], ...]
+    """Time, fields of the signs of each rank, and ranks that have ended."""
+    over_s: float | None
+    """Duration of a run that has ended well."""
 
 
-def messages(path: Path, rules: ModuleType = liveness, watching: ModuleType = liveness_watch) -> Iterator[str]:
-    """Judge a record again: the lines for people, in order; the last one may be about a run that has ended well."""
-    header, *looks = map(json.loads, path.read_text("utf-8").splitlines())
-    limits = rules.LivenessLimits.scaled(header["certain_s"])
-    watch = watching.LivenessWatch(limits, 0.0, independent=header["independent"])
+@cache
+def read(record: Path) -> Recorded:
+    header, *lines = map(json.loads, record.read_text("utf-8").splitlines())
     known: dict[str, dict[str, Any]] = {}
-    for look in looks:
-        if "over" in look:
-            if summary := watch.summary(look["over"]):
-                yield summary
-            return
-        for rank in look.get("gone", ()):
+    looks, over_s = [], None
+    for line in lines:
+        if (over_s := line.get("over")) is not None:
+            break
+        for rank in line.get("gone", ()):
             del known[rank]
-        for rank, changed in look["signs"].items():
-            known[rank] = {**known.get(rank, _DEFAULTS), **changed}
-        signs = [from_json(rules.RankSigns, values) for values in known.values()]
-        for report in watch.look(signs, look["at"], look.get("ended", ())):
+        for rank, changed in line["signs"].items():
+            values = {**known.get(rank, _DEFAULTS), **changed}
+            groups = {name: tuple(numbers) for name, numbers in values["groups"].items()}
+            known[rank] = {**values, "groups": groups, "libraries": tuple(values["libraries"])}
+        looks.append((line["at"], tuple(known.values()), tuple(line.get("ended", ()))))
+    return Recorded(
+        certain_s=header["certain_s"], independent=header["independent"], here=header["here"], looks=tuple(looks),
+        over_s=over_s,
+    )  # fmt: skip
+
+
+def messages(recorded: Recorded, rules: ModuleType = liveness, watching: ModuleType = liveness_watch) -> Iterator[str]:
+    """Judge a record again: the lines for people, in order; the last one may be about a run that has ended well."""
+    limits = rules.LivenessLimits.scaled(recorded.certain_s)
+    watch = watching.LivenessWatch(limits, 0.0, independent=recorded.independent)
+    for at, signs, ended in recorded.looks:
+        for report in watch.look([rules.RankSigns(**values) for values in signs], at, ended):
             again = isinstance(report, watching.ProgressAgain)
             yield f"· progress again after {report.seconds:.0f} s" if again else _line(report)
+    if recorded.over_s is not None and (summary := watch.summary(recorded.over_s)):
+        yield summary
 
 
 def _line(decision: Any) -> str:

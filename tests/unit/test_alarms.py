@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.alarm_signs import line_of, messages
+from benchmarks.alarm_signs import messages, read
 from benchmarks.alarms import CASES, Case, faults_of
 from contract import liveness, liveness_watch
 from tests.each_case import failures_of
@@ -91,5 +91,5 @@ def _changed(source: str) -> Iterator[tuple[ModuleType, ModuleType]]:
 
 
 def _faults(case: Case, rules: ModuleType = liveness, watching: ModuleType = liveness_watch) -> Iterator[str]:
-    record = RECORDS / f"{case.name}.jsonl"
-    return faults_of(case, list(messages(record, rules, watching)), line_of(record))
+    recorded = read(RECORDS / f"{case.name}.jsonl")
+    return faults_of(case, list(messages(recorded, rules, watching)), recorded.here)
