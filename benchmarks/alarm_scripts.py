@@ -519,7 +519,8 @@ def hang_two_collectives() -> None:
 
 
 def hang_cut_link() -> None:
-    training = Training()
+    training = Training().steps()
+    mark("trains")
     while True:
         training.step()  # hangs
         time.sleep(0.1)

@@ -280,8 +280,8 @@ def run(case: Case, *, scale: float = 1.0, record: Path | None = None) -> Outcom
 def _watch(case: Case, nodes: Sequence[Node], outcome: Outcome, scale: float) -> None:
     if not case.project:
         _until(lambda: len(_marks(nodes, "begins")) >= case.nodes * case.ranks_per_node or _over(nodes), BEGIN_S)
-    if case.script == CUT and not _over(nodes):
-        time.sleep(5.0)
+    if case.script == CUT:
+        _until(lambda: len(_marks(nodes, "trains")) >= case.nodes or _over(nodes), BEGIN_S)
         nodes[0].cut()
     if case.is_hang:
         _until(lambda: _named(case, nodes) or _over(nodes), HANG_S * scale + 10)
