@@ -148,6 +148,8 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
+        if progress := self._ranks.progress():
+            self._emit(progress)
         if self._ranks.hangs is not self._hangs:
             self._hangs = self._ranks.hangs
             link.hanging(self._hangs)
@@ -157,6 +159,8 @@ class NodeAgent:
         if self._stdin_end.at is not None and time.monotonic() - self._stdin_end.at > LAST_SAVE_S:
             self._ranks.kill()
         if rank_exit := self._ranks.rank_exit():
+            if progress := self._ranks.progress(last=True):
+                self._emit(progress)
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")

@@ -18,7 +18,6 @@ KEY_CHARS = 40
 """Characters of the name of a loss, and of the text before a bar, that are kept."""
 STEP_LIMIT = 10**12
 
-_SPACES = r"[ \t]{0,12}"
 _NUMBER = r"[-+]?\d{1,12}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?"
 _FIGURE = re.compile(r"\d|nan|inf", re.IGNORECASE)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,12}[A-Za-z]|\x1b\][^\x07\x1b]{0,80}\x07|[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -123,6 +122,8 @@ class OutputFigures:
     """NaN and infinities are as printed."""
     loss_key: str = ""
     """The name of the loss on the line."""
+    loss_class: int = 0
+    """Smaller for the loss of the training itself, larger for a part of it."""
     validation_loss: float | None = None
     unit: str = ""
     """`steps` or `it` where the line says that it counts those."""
@@ -231,7 +232,7 @@ def _losses(text: str) -> dict[str, Any]:
         elif best is None or rank < best[0]:
             best = rank, key, value
     if best:
-        found |= {"loss": best[2], "loss_key": best[1][:KEY_CHARS]}
+        found |= {"loss": best[2], "loss_key": best[1][:KEY_CHARS], "loss_class": best[0]}
     return found
 
 
