@@ -484,6 +484,11 @@ def kind_in(text: str) -> str:
     return kind_of(event) if event else ""
 
 
+def is_redrawn(text: str) -> bool:
+    """Whether a line holds a state of a progress bar, which is none of the lines that a program leaves behind."""
+    return kind_in(text) == LineRedrawn.kind
+
+
 def kind_of(event: Event) -> str:
     """The kind on the wire."""
     return event.unknown_kind if isinstance(event, UnknownEvent) else event.kind

@@ -33,7 +33,7 @@ from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
 from orchestrator.render.findings import MARKS, fold, sentence
 from orchestrator.render.forecast import forecast_line, forecast_view
-from orchestrator.render.log_lines import log_line
+from orchestrator.render.log_lines import SameLines, SharedLine, shared_line
 from orchestrator.render.printable import printable
 from orchestrator.render.progress import ProgressView
 from orchestrator.render.recovery import recovery_line
@@ -64,7 +64,8 @@ class Screen:
         self._plan, self._phases = plan, phases.Phases(plan=plan)
         self._slow = set[str]()
         """Ranks that were reported as slow."""
-        self._consequences = Consequences(peers(plan))
+        self._consequences, self._same = Consequences(peers(plan)), SameLines()
+        self._names = [part.node for part in plan.nodes]
         self._width = max(len(part.node) for part in plan.nodes)
         self._several = any(part.nproc_per_node > 1 for part in plan.nodes)
 
@@ -78,7 +79,8 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Update the phases no more."""
+        """Show the lines that are held, and update the phases no more."""
+        self._print(self._same.rest())
         if self._live:
             self._live.stop()
             self._live = None
@@ -135,18 +137,21 @@ class Screen:
             self.close()
             self._err.print(self._phases.table())
         if isinstance(run_event, RunLine):
-            self._print(self._consequences.hear(run_event))
+            for line in self._consequences.hear(run_event):
+                self._print(self._same.hear(line, context=False))
         elif isinstance(run_event, Tick | ContainerExited):
-            self._print(self._consequences.rest())
+            for line in self._consequences.rest():
+                self._print(self._same.hear(line, context=False))
+            self._print(self._same.rest())
         if isinstance(run_event, Tick):
             self._remind()
 
-    def _print(self, lines: Iterable[RunLine]) -> None:
+    def _print(self, lines: Iterable[SharedLine]) -> None:
         # The live table would overwrite lines that are printed past its console.
         console = self._err if self._live and self._out.is_terminal else self._out
-        for line in lines:
-            if line.event is None:
-                console.print(log_line(line, width=self._width, several_ranks=self._several))
+        for shown in lines:
+            if shown.line.event is None:
+                console.print(shared_line(shown, self._names, width=self._width, several_ranks=self._several))
 
     def _print_update(self, update: Update) -> None:
         """Print an event of the run or an action of its supervisor, but no line twice in succession."""
