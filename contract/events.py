@@ -301,6 +301,8 @@ class RankFailed(Event, kind="failed"):
 class LineRedrawn(Event, kind="redraw"):
     """A state of a progress bar that the agent did not pass on as a line: `orch logs --raw` shows it."""
 
+    bar: Text | None = None
+    """Text before the bar, the same for all of its states."""
     text: Text | None = None
 
 

@@ -205,8 +205,10 @@ class LogPrinter:
             said = replace(said, text=state)
         if said.event is not None:  # `--json` shows events
             return
-        if said is shown.line and self._redrawn.get((said.node, said.rank)) == said.text:
-            return  # the last state of a bar, which was shown when it was drawn
+        writer = said.node, said.rank
+        if said is shown.line and self._redrawn.get(writer) == said.text:
+            del self._redrawn[writer]  # the last state of a bar, which was shown when it was drawn
+            return
         said = replace(said, text=shown.text) if shown.is_shared else said
         several = shown.label(self._names) if shown.is_shared else ""
         time = f"{printable(stamp(said.time))} " if self._timestamps else ""

@@ -41,6 +41,7 @@ def test_a_bar_is_a_line_for_each_tenth_and_at_its_end() -> None:
     assert lines == [*(tqdm(step) for step in range(10, 100, 10)), tqdm(100), "done"]
     assert stream.end() == []
     assert [one.text for one in stream.pieces] == [*(tqdm(step) for step in range(101)), "done"]
+    assert {one.bar for one in stream.write(f"{tqdm(1, before='Epoch 1: ')}\r") or stream.pieces[-1:]} == {"Epoch #:"}
 
 
 def test_a_slow_bar_is_a_line_every_thirty_seconds() -> None:

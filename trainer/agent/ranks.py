@@ -214,8 +214,10 @@ class Ranks:
         prefix, redraws = "" if rank is None else rank_prefix(rank), Redraws()
 
         def write(piece: Piece) -> None:
-            text = encode_event(LineRedrawn(text=piece.text[:REDRAWN_CHARS])) if piece.redrawn else piece.text
-            if not piece.redrawn:
+            text = piece.text
+            if piece.redrawn:
+                text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))
+            else:
                 tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
             self._write(out, f"{prefix}{text}\n".encode())
 

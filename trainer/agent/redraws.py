@@ -33,6 +33,8 @@ class Piece:
 
     text: str
     redrawn: bool = False
+    bar: str = ""
+    """Text before the bar, of a state."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class Redraws:
         bar.text, bar.percent, bar.is_line, bar.redraws = text, percent, due or over, redraws
         if bar.is_line:
             bar.line_at, bar.line_percent = now, percent
-        yield Piece(text=text, redrawn=not bar.is_line)
+        yield Piece(text=text, redrawn=not bar.is_line, bar=key)
         if not over:
             self._bars[key] = bar  # the newest last
         if len(self._bars) > BARS:
