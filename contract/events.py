@@ -377,6 +377,48 @@ class NodesRecovered(NodesEvent, kind="recovered"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputsMissing(NodesEvent, kind="outputs_missing"):
+    """Before a start, `nodes` do not have files that ranks wrote on the node `source`. `seconds`: of the copy."""
+
+    source: Text | None = None
+    path: Text | None = None
+    """The largest of these files, by its path in the folder of the script."""
+    size: Int | None = None
+    """Bytes of this file."""
+    more: Int | None = None
+    """Number of the other files."""
+    outdated: Flag | None = None
+    """Whether `nodes` have older copies of all of them."""
+    other_ranks: Flag | None = None
+    """Whether another rank than rank 0 wrote them."""
+    total: Int | None = None
+    """Bytes of all files."""
+    why_not: Text | None = None
+    """`off`, `limit` or `other_ranks`: why they are not copied; None: they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsDiffer(NodesEvent, kind="outputs_differ"):
+    """Before a start, a file that ranks wrote has different contents on two nodes: each keeps its own."""
+
+    path: Text | None = None
+    more: Int | None = None
+    """Number of the other files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsCopied(NodesEvent, kind="outputs_copied"):
+    """A copy to or from this node has ended."""
+
+    source: Text | None = None
+    files: Int | None = None
+    size: Int | None = None
+    """Bytes of these files."""
+    problem: Text | None = None
+    """A file that was not copied, and why; empty: all were."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResourcesSampled(AgentEvent, kind="resources"):
     """Resources in use on the node in the last ten seconds."""
 
