@@ -377,43 +377,45 @@ class NodesRecovered(NodesEvent, kind="recovered"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputsMissing(NodesEvent, kind="outputs_missing"):
-    """Before a start, `nodes` do not have files that ranks wrote on the node `source`. `seconds`: of the copy."""
+class OutputsEvent(AgentEvent):
+    """An event about files that ranks wrote, which are compared before each start."""
 
+    nodes: Texts | None = None
     source: Text | None = None
+    """Node that has the files."""
     path: Text | None = None
-    """The largest of these files, by its path in the folder of the script."""
+    """A file by its path in the folder of the script: of several, the largest."""
     size: Int | None = None
     """Bytes of this file."""
     more: Int | None = None
     """Number of the other files."""
+    total: Int | None = None
+    """Bytes of all files."""
+    seconds: Float | None = None
+    """Time of the copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsMissing(OutputsEvent, kind="outputs_missing"):
+    """`nodes` do not have files that ranks wrote on `source`. `seconds` is an estimate."""
+
     outdated: Flag | None = None
     """Whether `nodes` have older copies of all of them."""
     other_ranks: Flag | None = None
     """Whether another rank than rank 0 wrote them."""
-    total: Int | None = None
-    """Bytes of all files."""
     why_not: Text | None = None
     """`off`, `limit` or `other_ranks`: why they are not copied; None: they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputsDiffer(NodesEvent, kind="outputs_differ"):
-    """Before a start, a file that ranks wrote has different contents on two nodes: each keeps its own."""
-
-    path: Text | None = None
-    more: Int | None = None
-    """Number of the other files."""
+class OutputsDiffer(OutputsEvent, kind="outputs_differ"):
+    """A file has another content on each of two nodes: each keeps its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputsCopied(NodesEvent, kind="outputs_copied"):
-    """A copy to or from this node has ended."""
+class OutputsCopied(OutputsEvent, kind="outputs_copied"):
+    """A copy between the event's node and rank 0's, `source`, has ended: `more` files were copied."""
 
-    source: Text | None = None
-    files: Int | None = None
-    size: Int | None = None
-    """Bytes of these files."""
     problem: Text | None = None
     """A file that was not copied, and why; empty: all were."""
 

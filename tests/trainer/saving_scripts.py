@@ -1,4 +1,4 @@
-"""Scripts that save on rank 0 alone and continue where a file exists, as most public ones do. None knows of this project."""
+"""Scripts that save on rank 0 alone and continue where a file exists, as most public ones do."""
 
 from __future__ import annotations
 

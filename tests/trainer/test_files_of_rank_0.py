@@ -135,7 +135,7 @@ def test_ranks_continue_at_the_same_epoch(cluster: Cluster) -> None:
     cluster.launch("alpha", "gamma", "beta", attempt=1)
     cluster.until(lambda: all(cluster.begins(name) for name in cluster.nodes))
     resumed = [cluster.begins(name)[-1] for name in cluster.nodes]
-    print(f"begins after the restart {restarted}, after the resume {resumed}")
+    sys.stdout.write(f"begins after the restart {restarted}, after the resume {resumed}\n")
     assert restarted[0] >= 4
     assert len(set(restarted)) == 1
     assert resumed[0] >= 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.events import NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
+from contract.events import NodesEvent, NodesRecovered, NodesStalled, OutputsEvent, WaitingForNodes
 from contract.failures.owners import FINAL
 from contract.result_files import ResultFile, ResultFiles
 from trainer.agent.file_lists import RESULTS, FileLists
@@ -61,7 +61,7 @@ class EndRun:
 class Notice:
     """An event for the log of rank 0's agent."""
 
-    event: NodesEvent
+    event: NodesEvent | OutputsEvent
 
 
 Order = StartRanks | RestartRanks | CopyFiles | EndRun | Notice
@@ -234,7 +234,7 @@ class Coordinator:
         cause = root_cause([node.rank_exit for node in self._nodes if node.rank_exit])
         if not cause.because_of_others or not self._files.unequal or now - self._started_at > FILES_DIFFER_S:
             return cause
-        reason = f"{self._files.unequal} is not the same on all nodes: {cause.reason}"[:LONGEST]
+        reason = f"different files: {self._files.unequal} is not the same on all nodes; {cause.reason}"[:LONGEST]
         return replace(cause, cause="start.files_differ", reason=reason)
 
     def _start(self, now: float) -> list[Order]:

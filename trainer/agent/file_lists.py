@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from contract.events import NodesEvent, OutputsDiffer, OutputsMissing, encode_event
+from contract.events import OutputsDiffer, OutputsEvent, OutputsMissing, encode_event
 from contract.result_files import Comparison, ResultFile, ResultFiles, compare, shown, within_limit
 
 OFF, RESULTS, ALL = "off", "results", "all"
@@ -27,7 +27,7 @@ STATE_SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pk
 class Matched:
     """Result of one look at the lists."""
 
-    events: tuple[NodesEvent, ...] = ()
+    events: tuple[OutputsEvent, ...] = ()
     copies: Mapping[int, tuple[ResultFile, ...]] = field(default_factory=dict)
     """By node_rank: files to be copied to this node, or with `upload` from it."""
     upload: bool = False
@@ -56,7 +56,7 @@ class FileLists:
         if source is None or not others:
             self._stage, self.unequal = _MATCHED, ""
             return Matched()
-        found, events = compare(source, others), list[NodesEvent]()
+        found, events = compare(source, others), list[OutputsEvent]()
         if self._stage == _FIRST:
             self._stage = _GATHERED
             events += self._of_others(found)
@@ -86,8 +86,8 @@ class FileLists:
             return "off"
         return None if all(map(within_limit, found.missing.values())) else "limit"
 
-    def _of_source(self, found: Comparison) -> list[NodesEvent]:
-        events = list[NodesEvent]()
+    def _of_source(self, found: Comparison) -> list[OutputsEvent]:
+        events = list[OutputsEvent]()
         files = {file.path: file for each in found.missing.values() for file in each}
         if files:
             event = _missing(tuple(files.values()), self.names[0], tuple(found.missing))
@@ -100,8 +100,8 @@ class FileLists:
             events.append(OutputsDiffer(path=shown(path), more=more, nodes=(self.names[0], node)))
         return events
 
-    def _of_others(self, found: Comparison) -> list[NodesEvent]:
-        events = list[NodesEvent]()
+    def _of_others(self, found: Comparison) -> list[OutputsEvent]:
+        events = list[OutputsEvent]()
         for name, files in found.elsewhere.items():
             limit = None if within_limit(files) else "limit"
             why_not = limit if self.mode == ALL else "other_ranks"
@@ -109,7 +109,7 @@ class FileLists:
             events.append(replace(event, other_ranks=True, why_not=why_not))
         return events
 
-    def _new(self, events: Sequence[NodesEvent]) -> tuple[NodesEvent, ...]:
+    def _new(self, events: Sequence[OutputsEvent]) -> tuple[OutputsEvent, ...]:
         """Events that were not reported before: a log that each rank writes differs at every restart."""
         new = [event for event in events if encode_event(event) not in self._reported]
         self._reported |= {encode_event(event) for event in events if isinstance(event, OutputsDiffer)}

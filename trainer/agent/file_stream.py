@@ -1,8 +1,8 @@
 """Result files on a connection of their own, beside the one for messages, which a large file would hold up.
 
-A node asks for files of rank 0's node, or offers its own, and is asked for them. For each, the sender writes a header as
-a line of JSON, the content and a line with its SHA-256. Both sides check every name, size and content. Threads of their
-own do this: messages never wait for a disk.
+A node asks for files of rank 0's node, or offers its own, and is asked for them. For each, the sender writes a header
+as a line of JSON, the content and a line with its SHA-256. Both sides check every name, size and content. Threads of
+their own do this: messages never wait for a disk.
 """
 
 from __future__ import annotations

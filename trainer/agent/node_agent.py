@@ -185,8 +185,8 @@ class NodeAgent:
             self._emit(
                 OutputsCopied(
                     source=self._options.names[0],
-                    files=received.files,
-                    size=received.bytes,
+                    more=received.files,
+                    total=received.bytes,
                     seconds=round(received.seconds, 1),
                     problem=received.problem,
                 )

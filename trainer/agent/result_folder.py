@@ -222,11 +222,10 @@ class ResultFolder:
             try:
                 there = os.stat(name, dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
-                os.link(aside, name, dst_dir_fd=parent)  # fails if another file has got the name since
+                _link(aside, name, parent)
             else:
-                if copied.get(file.path) != [there.st_size, there.st_mtime_ns // 1000] or not stat.S_ISREG(
-                    there.st_mode
-                ):
+                is_copy = copied.get(file.path) == [there.st_size, there.st_mtime_ns // 1000]
+                if not is_copy or not stat.S_ISREG(there.st_mode):
                     raise RefusedFileError("a file that was written here has its name")
                 os.replace(aside, name, dst_dir_fd=parent)
             os.fsync(parent)
@@ -265,3 +264,14 @@ class ResultFolder:
         scratch = self._folder / ASIDE / COPIED
         scratch.write_text(json.dumps(copied), "utf-8")
         scratch.replace(self._folder / COPIED)
+
+
+def _link(file: Path, name: str, parent: int) -> None:
+    """Give a file a second name in this folder. FileExistsError: another file has got it since."""
+    try:
+        os.link(file, name, dst_dir_fd=parent)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: the name is taken first
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent))
+        os.replace(file, name, dst_dir_fd=parent)
