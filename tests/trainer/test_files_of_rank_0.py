@@ -20,7 +20,7 @@ from tests.trainer.test_agent import Node, free_port, wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PACKAGES = os.environ.get("ORCH_TESTED_PACKAGES") or str(Path(__file__).parents[2])
-START_S = 150.0
+START_S = 100.0
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Cluster:
     def folder(self, name: str) -> Path:
         return self.root / name / "runs" / "r"
 
-    def launch(self, *names: str, attempt: int = 0, options: tuple[str, ...] = ()) -> None:
-        """Start an attempt with these nodes, the first of which is rank 0's."""
+    def launch(self, *names: str, attempt: int = 0, options: tuple[str, ...] = (), alone: bool = False) -> None:
+        """Start an attempt with these nodes, the first of which is rank 0's. `alone`: without torchrun."""
         agents, master = free_port(), free_port()
         self.nodes = {}
         for rank, name in enumerate(names):
@@ -50,10 +50,11 @@ class Cluster:
                 "torchrun", "--nnodes", str(len(names)), "--node-rank", str(rank), "--nproc-per-node", "1",
                 "--master-addr", "127.0.0.1", "--master-port", str(master), "--rdzv-id", "r", "--max-restarts", "0",
             )  # fmt: skip
+            command = (sys.executable, "-u", "train.py", str(rank)) if alone else (*torchrun, "train.py")
             place = ("--nodes", ",".join(names), "--node-rank", str(rank), "--first-rank", str(rank))
             meet = ("--address", "127.0.0.1", "--port", str(agents), "--restarts", "2", *options)
             process = Popen(
-                (sys.executable, "-P", "-m", "trainer.agent", *place, *meet, "--", *torchrun, "train.py"),
+                (sys.executable, "-P", "-m", "trainer.agent", *place, *meet, "--", *command),
                 cwd=folder / "code",
                 env={
                     **os.environ, "PYTHONPATH": PACKAGES, "ORCH_RUN_ID": "r", "ORCH_ATTEMPT": str(attempt),
@@ -142,3 +143,87 @@ def test_ranks_continue_at_the_same_epoch(cluster: Cluster) -> None:
     assert len(set(resumed)) == 1
     cluster.until(lambda: all(node.process.poll() == 0 for node in cluster.nodes.values()))
     assert f"ends epoch {EPOCHS - 1}" in " ".join(cluster.nodes["gamma"].lines)
+
+
+PLAIN = """
+import json, os, sys, time
+rank = sys.argv[1]
+began = os.path.exists("out/last.json")
+print(f"finds {sorted(os.listdir('out')) if os.path.exists('out') else []}", flush=True)
+if rank != "0" and not began and os.environ["ORCH_GENERATION"] != "1":
+    sys.exit("RuntimeError: Connection closed by peer [127.0.0.1]:4532")
+os.makedirs("out", exist_ok=True)
+with open(f"out/__{rank}_0.distcp", "w") as file:
+    file.write(rank * 9)
+with open("out/log.txt", "a") as file:
+    file.write(f"rank {rank}\\n" * (int(rank) + 1))
+if rank == "0":
+    with open("out/last.json", "w") as file:
+        json.dump({"epoch": 3}, file)
+    with open("out/hook.py", "w") as file:
+        file.write("raise SystemExit")
+print("saved", flush=True)
+while not os.path.exists("enough"):
+    time.sleep(0.05)
+"""
+RESTARTED = ("alpha", "beta", "gamma")
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Cluster:
+    cluster.script = PLAIN
+    return cluster
+
+
+def restart(plain: Cluster, *options: str) -> list[list[str]]:
+    """Start all, kill the rank of beta when each has saved; the files that each rank finds at its second start."""
+    plain.launch(*RESTARTED, options=options, alone=True)
+    plain.until(lambda: all("saved" in node.lines for node in plain.nodes.values()))
+    for pid in children(plain.nodes["beta"].process.pid):
+        os.kill(pid, signal.SIGKILL)
+
+    def found() -> list[list[str]]:
+        lines = [[line for line in list(node.lines) if line.startswith("finds ")] for node in plain.nodes.values()]
+        return [re.findall(r"'([^']+)'", each[1]) for each in lines if len(each) > 1]
+
+    plain.until(lambda: len(found()) == len(RESTARTED))
+    return found()
+
+
+def test_files_of_rank_0_reach_the_others_and_their_own_stay(plain: Cluster) -> None:
+    shards = [f"__{rank}_0.distcp" for rank in range(3)]
+    found = restart(plain)
+    assert found == [
+        [shards[0], "hook.py", "last.json", "log.txt"],
+        [shards[0], shards[1], "last.json", "log.txt"],
+        [shards[0], shards[2], "last.json", "log.txt"],
+    ]
+    alpha = plain.nodes["alpha"]
+    (missing,) = (event for event in alpha.events("outputs_missing") if not event["other_ranks"])
+    assert (missing["nodes"], missing["source"], missing["more"]) == (["beta", "gamma"], "alpha", 1)
+    others = [event for event in alpha.events("outputs_missing") if event["other_ranks"]]
+    assert [(event["path"], event["why_not"]) for event in others] == [
+        (f"out/{shard}", "other_ranks") for shard in shards[1:]
+    ]
+    (differs,) = alpha.events("outputs_differ")
+    assert (differs["path"], differs["nodes"]) == ("out/log.txt", ["alpha", "beta"])
+    (copied,) = plain.nodes["gamma"].events("outputs_copied")
+    assert (copied["more"], copied["problem"]) == (2, "")
+    assert (plain.folder("gamma") / "code/out/log.txt").read_text().startswith("rank 2")
+
+
+def test_files_of_all_ranks_reach_all_nodes(plain: Cluster) -> None:
+    results = [*(f"__{rank}_0.distcp" for rank in range(3)), "last.json", "log.txt"]
+    found = restart(plain, "--sync-outputs", "all")
+    assert [sorted({*each} - {"hook.py"}) for each in found] == [results] * 3
+    assert "hook.py" not in found[1] + found[2]
+
+
+def test_a_failure_after_a_start_with_different_files_names_the_file(plain: Cluster) -> None:
+    restart(plain, "--sync-outputs", "off")
+    alpha = plain.nodes["alpha"]
+    plain.until(lambda: len(alpha.events("restarting")) == 2)
+    again = alpha.events("restarting")[-1]
+    assert again["cause"] == "start.files_differ"
+    assert again["reason"].startswith("different files: out/")
+    assert {event["why_not"] for event in alpha.events("outputs_missing") if event["other_ranks"] is False} == {"off"}

@@ -93,7 +93,9 @@ class FileLists:
             event = _missing(tuple(files.values()), self.names[0], tuple(found.missing))
             sent = sum(file.size for each in found.missing.values() for file in each)
             outdated, seconds = set(files) <= found.outdated, max(1, round(sent / BYTES_PER_S))
-            events.append(replace(event, outdated=outdated, seconds=seconds, why_not=self._why_not(found)))
+            events.append(
+                replace(event, outdated=outdated, other_ranks=False, seconds=seconds, why_not=self._why_not(found))
+            )
         if found.differing:
             path, node = next(iter(found.differing.items()))
             more = len(found.differing) - 1
@@ -112,7 +114,8 @@ class FileLists:
     def _new(self, events: Sequence[OutputsEvent]) -> tuple[OutputsEvent, ...]:
         """Events that were not reported before: a log that each rank writes differs at every restart."""
         new = [event for event in events if encode_event(event) not in self._reported]
-        self._reported |= {encode_event(event) for event in events if isinstance(event, OutputsDiffer)}
+        again = [event for event in events if isinstance(event, OutputsMissing) and not event.other_ranks]
+        self._reported |= {encode_event(event) for event in events if event not in again}
         return tuple(new)
 
 
