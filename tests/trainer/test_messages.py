@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from trainer.agent.coordinator import EndRun, RestartRanks, StartRanks
+from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFile, ResultFiles, bounded
+from tests.each_case import failures_of
+from trainer.agent.coordinator import CopyFiles, EndRun, RestartRanks, StartRanks
 from trainer.agent.handshake import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import (
     MAX_GENERATIONS,
@@ -18,6 +21,7 @@ from trainer.agent.messages import (
     Ready,
     as_message,
     read_order,
+    read_paths,
     read_report,
 )
 from trainer.agent.rank_exit import LONGEST, RankExit
@@ -26,6 +30,8 @@ from trainer.agent.wire import AgentConnection
 NAMES = ("alpha", "beta")
 TOKEN = b"5" * SHORTEST
 RANK_EXIT = RankExit(outcome="user", node="beta", rank=1, exit_code=-9, reason="ValueError: ñ 🙂", frame="a.py:3 in f")
+RESULTS = ResultFiles(files=(ResultFile(path="code/ñ.pt", size=2**30, modified_us=1, copied=True),), complete=False)
+MANY = bounded([ResultFile(path=f"{number}{'é' * 390}", size=1, modified_us=1) for number in range(MAX_FILES)])
 LONG = RankExit(outcome="user", node="beta", reason="\x1b" * LONGEST, frame="🙂" * LONGEST)
 
 
@@ -41,6 +47,8 @@ def rank_exit(**values: Any) -> dict[str, Any]:
     "report",
     [
         Ready(generation=3),
+        Ready(generation=3, results=RESULTS),
+        Ready(generation=3, results=MANY),
         RanksEnded(rank_exit=RANK_EXIT),
         RanksEnded(rank_exit=LONG),
         RanksHanging(hanging=True),
@@ -59,10 +67,12 @@ def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | RanksHanging | 
         StartRanks(generation=1),
         EndRun(rank_exit=RANK_EXIT),
         Ping(),
+        CopyFiles(node_rank=1, files=RESULTS.files),
+        CopyFiles(node_rank=1, files=RESULTS.files, upload=True),
         RestartRanks(generation=2, cause=RANK_EXIT, restarts_left=-1, pause_s=0.5),
     ],
 )
-def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | EndRun | Ping) -> None:
+def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | CopyFiles | EndRun | Ping) -> None:
     assert read_order(line(as_message(order)), NAMES) == order
 
 
@@ -157,3 +167,41 @@ def test_a_proof_holds_for_what_it_was_asked_for_alone() -> None:
     with pytest.raises(MisfitError, match="does not have the token"):  # a node's own proof, sent back to it
         read_welcome(line({"proof": greeting.signed(TOKEN, "node")}), greeting, TOKEN)
     read_welcome(line({"proof": greeting.signed(TOKEN, "coordinator")}), greeting, TOKEN)
+
+
+def test_a_file_that_is_never_copied_is_in_no_message() -> None:
+    """Of a hostile node in its list, of a hostile coordinator in its order, of either on the stream of files."""
+
+    def refused(values: Any) -> None:
+        files = {"files": values}
+        for hear in (
+            lambda: read_report(line({"ready": {"generation": 1, "results": files}}), NAMES),
+            lambda: read_order(line({"copy": {"node_rank": 1, **files}}), NAMES),
+        ):
+            with pytest.raises(MisfitError):
+                hear()
+
+    good = {"path": "code/last.pt", "size": 1, "modified_us": 1}
+    names = ("../x", "code/train2.py", "code/json.py", "/etc/passwd", "agents.token", "code/x.so", "over-1.json", 7)
+    cases = [7, "code/a", [7], [{}], [good] * (MAX_FILES + 1), *([{**good, "path": name}] for name in names)]
+    assert failures_of(refused, [(case,) for case in cases]) == []
+    for paths in (7, [7], ["code/json.py"], ["code/a"] * (MAX_FILES + 1)):
+        with pytest.raises(MisfitError):
+            read_paths({"wanted": paths}, "wanted")
+    for order in (
+        {"node_rank": 1, "files": [{**good, "size": COPY_LIMIT_BYTES + 1}]},
+        {"node_rank": 0, "files": [good]},
+        {"node_rank": 2, "files": [good]},
+    ):
+        with pytest.raises(MisfitError):
+            read_order(line({"copy": order}), NAMES)
+
+
+def test_a_proof_for_messages_is_none_for_files() -> None:
+    greeting = Greeting(run="r.0", node_rank=1, asked="0" * 32, drawn="1" * 32)
+    for purpose in ("messages", "files"):
+        signed = dict(replace(greeting, purpose=purpose).as_message(TOKEN))
+        assert read_greeting(line(signed), "0" * 32, 2, TOKEN).purpose == purpose
+        signed["purpose"] = "files" if purpose == "messages" else "messages"
+        with pytest.raises(MisfitError):
+            read_greeting(line(signed), "0" * 32, 2, TOKEN)

@@ -11,6 +11,7 @@ from orchestrator.checks.preflight import data_missing, image_outdated, package_
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import newest_anywhere
+from orchestrator.fleet.checkpoints.results import results_of
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
@@ -85,6 +86,7 @@ def earlier_attempt(
         nodes = {**here, **{node.name: node for node in others}}
         places = places_in([*request.nodes, *gone], request.project)
         newest = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
+        results = begin(lambda: results_of(nodes, places, plan))
         runs = begin(lambda: find_runs(list(nodes.values())))
         frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
-        yield PreviousAttempt(nodes=nodes, places=places, newest=newest, runs=runs, frees=frees)
+        yield PreviousAttempt(nodes=nodes, places=places, newest=newest, results=results, runs=runs, frees=frees)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
+from orchestrator.fleet.checkpoints.results import WrittenResults, bring_results, results_of
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
@@ -70,7 +71,8 @@ def start_next_attempt(
     fan_out(wanted, lambda node: _clear(node, record), timeout_s=CLEAR_S)
     places = places_in(pool.request.nodes, pool.request.project)
     newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
-    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest)
+    results = begin(lambda: results_of({node.name: node for node in wanted}, places, plan))
+    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest, results=results)
     facts, refused = fit(pool, names, plan.run_id)
     if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
@@ -105,6 +107,8 @@ class PreviousAttempt:
     nodes: Mapping[str, Node]
     places: Places
     newest: Future[Newest]
+    results: Future[WrittenResults]
+    """Files that its ranks wrote, where it has no checkpoints."""
     runs: Future[FoundRuns] | None = None
     """The runs on these nodes, where the attempt may still be active."""
     frees: frozenset[int] = frozenset()
@@ -116,9 +120,10 @@ class PreviousAttempt:
         return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
     def launch_next(
-        self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({})
+        self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({}), *, large: bool = False
     ) -> tuple[RunningContainer, ...]:
-        """Copy the newest checkpoint to the node of rank 0, and launch the next attempt.
+        """Copy the newest checkpoint, or the files that rank 0 of a plain script wrote, to the node of rank 0, and
+        launch the next attempt. `large`: copy files of any size.
 
         Errors are those of `steps_lost`, `bring_newest` and `launch`.
         """
@@ -126,6 +131,7 @@ class PreviousAttempt:
         if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
             notify(plan.master, Progress(text=lost))
         bring_newest(self.nodes, plan, newest, notify)
+        bring_results(self.nodes, self.places, plan, self.results.result(), notify, large=large)
         taking = {part.node for part in plan.nodes}
         elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
         return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, notify=notify)
