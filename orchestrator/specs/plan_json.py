@@ -61,6 +61,10 @@ def _problems(plan: Plan) -> Iterator[str]:
             yield f"{name}: {digest!r} is no digest"
     if len(plan.cluster) > LONGEST_NAME or (plan.cluster and not re.fullmatch(NODE_NAME, plan.cluster)):
         yield f"cluster: {plan.cluster[:40]!r} is no name of a cluster"
+    if not re.fullmatch(r"[0-9a-z-]{0,64}", plan.claim):
+        yield f"claim: {plan.claim[:40]!r} is no id"
+    if plan.resumes and not re.fullmatch(r"[0-9a-f]{64}", plan.resumes.sha256):
+        yield f"resumes: {plan.resumes.sha256[:40]!r} is no hash"
     if len(plan.user) > LONGEST_NAME:
         yield f"user: longer than {LONGEST_NAME} characters"
     if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):
