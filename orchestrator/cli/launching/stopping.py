@@ -97,6 +97,8 @@ def at_hand(specs: Sequence[Holder], run: str | None) -> Iterator[AtHand]:
         for line in found.not_understood:
             say(f"note: {line}")
         chosen = choose_run(found, run) if run else only_run_of(found, getpass.getuser())
+        if line := spoken_by_nodes(chosen.run_id):
+            say(f"note: {line}")
         holders = holding(local, chosen.run_id) or nodes  # one name may be that of a machine and of a stand-in
         plan = RunRecord(chosen.run_id).newest_plan()
         yield AtHand(
@@ -156,10 +158,18 @@ def half_way(run: Run) -> str:
     return "\n".join(filter(None, (beside_the_record(run), _half_way(run))))
 
 
+def spoken_by_nodes(run_id: str) -> str:
+    """Line on a run of which this computer has no record; empty where it has one."""
+    if RunRecord(run_id).journal.attempts:
+        return ""
+    return f"run {run_id} is not on record on this computer: all of this is what its nodes say"
+
+
 def beside_the_record(run: Run) -> str:
     """Lines on attempts that this computer's record does not know; empty where nodes show none."""
     plan = RunRecord(run.run_id).newest_plan()
-    lines = [foreign_line(run)] if run.foreign else []
+    lines = list(filter(None, [spoken_by_nodes(run.run_id)]))
+    lines += [foreign_line(run)] if run.foreign else []
     if plan and not plan.cluster and plan.attempt < run.attempt:
         lines.append(superseded_line(run, plan.attempt))
     return "\n".join(lines)

@@ -45,6 +45,7 @@ from orchestrator.state.journal import (
     RunEntry,
     StartedEntry,
     StopEntry,
+    TakeoverEntry,
     Why,
 )
 from orchestrator.store.record_file import NAME as RECORD
@@ -178,8 +179,26 @@ class RunRecord(KeptLines):
         """Whether this node reports for the attempt: that of rank 0, or the first one that a forecast lets train."""
         if (forecast := self.forecast()) and self.journal.current == self.journal.attempt(attempt):
             return forecast.led_by(node)
-        plan = self._read_plan(attempt)[0]
+        known, plan = self.journal.attempt(attempt), self._read_plan(attempt)[0]
+        if plan is None and known and known.claim.why == "takeover":
+            return node in known.claim.nodes[:1]
         return plan is not None and plan.master == node
+
+    def save_takeover(self, plan: Plan, containers: Mapping[str, str], *, source: str, by: str) -> None:
+        """Record an attempt of another computer as one of the run's, with its containers: a person has accepted it.
+
+        The plan is not kept, and the checkpoint that it names does not count: a node has written it, and each command
+        that uses it asks for what it may do.
+        """
+        nodes = tuple(part.node for part in plan.nodes)
+        current = self.journal.current
+        base = current.number if current and current.number < plan.attempt else None
+        self._file.append(
+            *self._begin(plan, self.journal),
+            TakeoverEntry(source=source, attempt=plan.attempt, by=by),
+            ClaimEntry(attempt=plan.attempt, id=plan.claim, base=base, nodes=nodes, why="takeover"),
+            StartedEntry(attempt=plan.attempt, containers=dict(containers)),
+        )
 
     def rename_nodes(self, plan: Plan) -> None:
         """Replace the plan by the same one with the nodes that a scheduler gave it. An outcome of the same attempt
@@ -209,7 +228,8 @@ class RunRecord(KeptLines):
     def unreadable(self) -> str:
         """Why the plan on record cannot be read; empty where it can, or where no attempt was started."""
         current = self.journal.current
-        return self._read_plan(current.number)[1] if current else ""
+        own = current and current.claim.why != "takeover"
+        return self._read_plan(current.number)[1] if current and own else ""
 
     def _read_plan(self, attempt: int) -> tuple[Plan | None, str]:
         file = self.folder / plan_name(attempt)
