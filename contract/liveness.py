@@ -13,8 +13,6 @@ BUSY, IDLE, ALL_IDLE = 0.2, 0.01, 0.02
 """CPU seconds per second: from here on a rank computes; below it is idle; below, where no rank waits for another."""
 IO_BYTES_S = 10_000
 """Bytes per second from which a rank reads or writes; below, a connection carries nothing but keep-alive messages."""
-STALE_S = 10.0
-"""Age of a rank status, written every second, from which the interpreter does not run: native code holds it."""
 FIRST_STEP, ENOUGH_STEPS, MANY_STEPS = 5, 50, 1000
 """Exchange is counted from this optimizer step on; its absence counts after so many more, and after many more where
 there is a process group: methods such as DiLoCo exchange every 500 steps."""
@@ -75,7 +73,8 @@ class RankSigns:
     cpu: float | None = None
     """CPU seconds per second of the process and its descendants; None: not known."""
     stood_s: float = 0.0
-    """Seconds for which its CPU time has not advanced."""
+    """Seconds for which its process, without descendants, has used less than `IDLE`: a thread that waits for the
+    interpreter uses 0.5 %."""
     io_bytes_s: float = 0.0
     """Bytes that it reads and writes per second, also on connections."""
     sent_bytes: int | None = None
@@ -111,7 +110,7 @@ class RankSigns:
     @property
     def progress(self) -> tuple[int, ...]:
         """Changes with each piece of work."""
-        return self.process, self.optimizer_steps, self.completed, self.work, self.lines
+        return self.process, int(self.in_group), self.optimizer_steps, self.completed, self.work, self.lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +122,18 @@ class LivenessLimits:
     note_s: float = 60.0
     """Until a rank that others wait for is reported."""
     all_idle_s: float = 120.0
+    stale_s: float = 10.0
+    """Age of a rank status, written every second, from which the interpreter does not run: native code holds it."""
 
     @classmethod
     def scaled(cls, certain_s: float) -> LivenessLimits:
         """All limits in proportion to the first."""
         factor = certain_s / cls().certain_s
-        return cls(certain_s=certain_s, note_s=cls().note_s * factor, all_idle_s=cls().all_idle_s * factor)
+        usual = cls()
+        return cls(
+            certain_s=certain_s, note_s=usual.note_s * factor, all_idle_s=usual.all_idle_s * factor,
+            stale_s=max(3.0, usual.stale_s * factor),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,25 +205,29 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     if held := [one for one in part if is_held(one, limits.note_s)]:
         return _held(held)
     still_s, note_s = history.still_s, max(limits.note_s, 3 * history.longest_pause_s)
-    waiting = [one for one in part if one.waits]
-    others = [one for one in part if not one.waits]
+    # What a rank was in a moment before it held the interpreter is no wait: a step, then `json.loads`.
+    waiting = [one for one in part if one.waits and not _is_stale(one, limits)]
+    others = [one for one in part if one not in waiting]
     if not part or still_s < limits.certain_s:
         return None
     if still_s >= note_s and (decision := _not_joined(part, still_s)):
         return decision
+    if any(one.state in ("T", "D") and _is_stale(one, limits) for one in part):
+        return None  # it is about to be reported as held; its status is that of a moment before
     if not others:
         return _all_wait(part, history)
     if waiting:
         return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
     if still_s >= max(limits.all_idle_s, note_s) and (decision := _all_idle(part, history)):
         return decision
-    native = [one for one in part if _is_native(one, limits)]
+    native = [one for one in part if _is_native(one, limits) and (one.age_s or 0.0) >= limits.note_s]
     return _waited_for(native, (), still_s, limits) if native and still_s >= note_s else None
 
 
 def is_held(signs: RankSigns, limit_s: float) -> bool:
     """Whether the kernel has let no thread of the rank run for so long."""
-    return signs.state in ("T", "D") and signs.stood_s >= limit_s and (signs.age_s is None or signs.age_s >= limit_s)
+    stands = signs.io_bytes_s < IO_BYTES_S if signs.age_s is None else signs.age_s >= limit_s
+    return signs.state in ("T", "D") and signs.stood_s >= limit_s and stands
 
 
 def is_frozen(signs: RankSigns, limit_s: float) -> bool:
@@ -281,25 +290,36 @@ def _all_wait(part: Sequence[RankSigns], history: LivenessHistory) -> LivenessDe
 
 
 def _differ(part: Sequence[RankSigns]) -> bool:
-    """Whether a collective that a rank waits in is not waited in by another rank of its group."""
+    """Whether a collective that a rank waits in is not waited in by another rank of its group, or as another one."""
     waited = {collective for one in part for collective in one.pending}
-    return any((name, number) not in one.pending for name, number in waited for one in part if name in one.groups)
+    missed = any((name, number) not in one.pending for name, number in waited for one in part if name in one.groups)
+    return missed or _calls_differ(part)
+
+
+def _calls_differ(part: Sequence[RankSigns]) -> bool:
+    """Whether ranks are in one collective by different calls."""
+    calls: dict[frozenset[tuple[str, int]], set[str]] = {}
+    for one in part:
+        if one.call and len(one.pending) == 1:
+            calls.setdefault(one.pending, set()).add(one.call)
+    return any(len(of_one) > 1 for of_one in calls.values())
 
 
 def _waiting_where(part: Sequence[RankSigns]) -> str:
     """The first rank of each set of collectives, with the line that it waits at."""
-    first: dict[frozenset[tuple[str, int]], RankSigns] = {}
+    named = _calls_differ(part)
+    first: dict[tuple[frozenset[tuple[str, int]], str], RankSigns] = {}
     for one in part:
-        first.setdefault(one.pending, one)
-    found = [
-        f"{one.name}{'' if place else ' is waiting'} in {_awaited(one)}" for place, one in enumerate(first.values())
-    ]
-    return ", ".join(found[:NAMED])
+        if one.call or not named:
+            first.setdefault((one.pending, one.call if named else ""), one)
+    found = [f"{one.name} in {_awaited(one, named=named)}" for one in list(first.values())[:NAMED]]
+    return ", ".join(found).replace(" in ", " is waiting in ", 1)
 
 
-def _awaited(one: RankSigns) -> str:
+def _awaited(one: RankSigns, *, named: bool) -> str:
     collectives = " and ".join(f"{number} of group {name or 0}" for name, number in sorted(one.pending))
-    awaited = f"collective {collectives}" if collectives else one.exchange or one.call
+    call = one.call if named and one.call else "collective"
+    awaited = f"{call} {collectives}" if collectives else one.exchange or one.call
     return awaited + (f" ({_place(one)})" if one.line else "")
 
 
@@ -314,7 +334,7 @@ def _waited_for(
     waits = tuple(one.rank for one in waiting)
     for_whom = "it" if len(blamed) == 1 else "them"
     last = f"; {ranks(waits)} {_are(waits)} waiting for {for_whom}" if waits else ""
-    told = ", ".join(_busy_at(one, kinds[one.rank], still_s) for one in blamed[:NAMED])
+    told = ", ".join(_busy_at(one, kinds[one.rank], still_s, limits) for one in blamed[:NAMED])
     more = f" and {len(blamed) - NAMED} more" if len(blamed) > NAMED else ""
     return LivenessDecision(
         rule=kinds[blamed[0].rank], is_fault=bool(idle), restarts=bool(idle or asleep), text=told + more + last,
@@ -335,15 +355,20 @@ def _kind(one: RankSigns, limits: LivenessLimits) -> str:
     return "idle" if cpu < IDLE else "computing"
 
 
+def _is_stale(one: RankSigns, limits: LivenessLimits) -> bool:
+    """Whether the interpreter does not run, so that the status is of a moment before."""
+    return one.age_s is not None and one.age_s >= limits.stale_s
+
+
 def _is_native(one: RankSigns, limits: LivenessLimits) -> bool:
-    """Whether native code has held the interpreter for long, and computes."""
-    return one.age_s is not None and one.age_s >= max(STALE_S, limits.note_s) and one.cpu is not None and one.cpu > IDLE
+    """Whether native code holds the interpreter, and computes."""
+    return _is_stale(one, limits) and one.cpu is not None and one.cpu >= IDLE
 
 
-def _busy_at(one: RankSigns, kind: str, still_s: float) -> str:
+def _busy_at(one: RankSigns, kind: str, still_s: float, limits: LivenessLimits) -> str:
     at = f" at {one.line}" if one.line else ""
     cpu = f"{100 * one.cpu:.0f} % CPU" if one.cpu is not None else "CPU unknown"
-    if kind == "native":
+    if _is_stale(one, limits):
         last = f", last Python line {_place(one)}" if one.line else ""
         return f"{one.name} has been in native code for {one.age_s:.0f} s ({cpu}){last}"
     if kind == "reading":

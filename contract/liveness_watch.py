@@ -121,7 +121,7 @@ class LivenessWatch:
         before = self._reported
         if decision is None:
             self._reported, self._next_s = None, 0.0
-            return (ProgressAgain(seconds=paused_s),) if before else ()
+            return (ProgressAgain(seconds=paused_s or self.history.still_s),) if before else ()
         new_fault = decision.is_fault and (
             before is None or (before.rule, before.ranks) != (decision.rule, decision.ranks)
         )

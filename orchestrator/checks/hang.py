@@ -23,11 +23,11 @@ from contract.events import (
 from contract.failures.classify import matches
 from contract.failures.tracebacks import LIBRARY
 from contract.liveness import position_line
+from contract.liveness_watch import EXCHANGE_RULES
 from contract.log_lines import readable
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 
-EXCHANGE_RULES = ("apart", "scalars")
 _HELD_UP = ("computing", "reading", "native", "idle", "sleeping", "stopped", "blocked")
 """Rules about ranks that others wait for."""
 

@@ -147,11 +147,17 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
         earlier=_survived(evidence),
         heard=heard,
-        liveness=tuple(report.message for report in reports) if waited else (),
+        liveness=tuple(report.message for report in reports) if waited else _notes(lines) if state == "done" else (),
         waits=describe_waits(lines, heard) if waited else (),
         places=places if waited else (),
         silent=evidence.silent,
     )
+
+
+def _notes(lines: Sequence[RunLine]) -> tuple[str, ...]:
+    """Sentence of the coordinator about a run that ended well."""
+    notes = (said.event.note for said in lines if isinstance(said.event, Finished) and said.event.note)
+    return tuple(dict.fromkeys(notes))
 
 
 def _queue_reasons(evidence: Evidence) -> tuple[str, ...]:

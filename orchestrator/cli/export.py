@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # loaded when a command runs: help stays quick
     from orchestrator.specs.plan import Plan
     from orchestrator.specs.request import RunIdentity
 
-SETTINGS_OF_RUN = ("environment", "secrets", "max_restarts", "hang_timeout_s")
+SETTINGS_OF_RUN = ("environment", "secrets", "max_restarts", "hang_timeout_s", "independent")
 _IMAGE = re.compile(
     r"[a-z0-9][A-Za-z0-9._/-]*(:[0-9]+/[A-Za-z0-9._/-]+)?(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?"
 )

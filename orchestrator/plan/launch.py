@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from orchestrator.plan.command import is_own_script
 from orchestrator.plan.container import Placement, plan_node
 from orchestrator.plan.memory import fit_memory
 from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
@@ -35,6 +34,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         project=request.project,
         attempt=identity.attempt,
         claim=identity.claim,
+        resumes=identity.resumes,
         user=identity.user,
         started_at=identity.started_at,
         backend=backend_of(order, [facts[node.name] for node in order]),
@@ -133,8 +133,7 @@ def _lost_parts(request: LaunchRequest) -> Iterator[str]:
 
 
 def _hang_note(request: LaunchRequest) -> str:
-    sign = "prints a line" if is_own_script(request.command) else "makes progress"
-    return f"all ranks restart if none {sign} for {request.hang_timeout_s} s" if request.hang_timeout_s else ""
+    return f"all ranks restart if they are stuck for {request.hang_timeout_s} s" if request.hang_timeout_s else ""
 
 
 def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -5,6 +5,7 @@ Commands derive their parameters from these fields (`cli/flags.py`); a request a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -96,6 +97,13 @@ def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
     return tuple(secrets)
 
 
+def _checkpoint(text: str) -> tuple[int, str]:
+    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9a-f]{0,64}))?", text)
+    if not match:
+        raise UsageError(f"--checkpoint {text}: expected STEP, or STEP:SHA256 with the beginning of its hash")
+    return int(match[1]), match[2] or ""
+
+
 def _duration(text: str) -> int:
     seconds = whole(text, most=100_000_000)
     seconds = duration_s(text) if seconds is None else seconds
@@ -182,10 +190,14 @@ class RunSettings:
         parse=_duration,
         most=100_000_000,
         metavar="DURATION",
-        help="Restart all ranks if none makes progress for so long: 90, 10m, 2h (default: never). Without hooks, "
-        "progress is a printed line.",
+        help="Restart all ranks if they are stuck for so long: 90, 10m, 2h (default: never). A script that computes "
+        "and prints nothing is not stuck.",
     )
-    """Time without progress of any rank after which all restart; 0: they do not."""
+    """Time without progress of any rank after which all restart, if they are stuck; 0: they do not."""
+    independent: bool = _option(
+        False, "--independent", help="Each rank trains its own model, as intended: do not report it."
+    )
+    """Whether ranks that exchange no gradients are intended."""
     min_nodes: int = _option(
         0,
         "--min-nodes",
@@ -210,7 +222,7 @@ class RunSettings:
 
 
 NUMBERS: Mapping[str, Flag] = {
-    each.name: each.metadata["flag"] for each in fields(RunSettings) if isinstance(each.default, int)
+    each.name: each.metadata["flag"] for each in fields(RunSettings) if type(each.default) is int
 }
 """The settings that are numbers, by field."""
 
@@ -258,6 +270,14 @@ class LaunchOptions(RunSettings):
     offline: bool = _option(
         False, "--offline", help="Let Hugging Face's libraries use what the nodes have, without asking its server."
     )
+    checkpoint: tuple[int, str] | None = _option(
+        None,
+        "--checkpoint",
+        parse=_checkpoint,
+        metavar="STEP[:SHA256]",
+        help="Checkpoint to resume from, on record or not (default: the newest that the run has reported).",
+    )
+    """Step, and the beginning of the hash of its manifest."""
     resume: str = _option("", "--resume", metavar="RUN", help="Resume this run, as `orch resume` does.")
     engine: str = ""
     given: frozenset[str] = frozenset()

@@ -411,12 +411,13 @@ def test_a_script_that_computes_and_prints_nothing_is_neither_killed_nor_restart
         "from trainer.agent import heartbeat",
         "heartbeat.begin(os.environ)",
         "while not over():",
-        "    sum(range(3 * 10**8 if rank == '1' else 10**5))",
+        "    time.sleep(0.05)",
+        "    sum(range(5 * 10**7 if rank == '1' else 10**5))",
         "    (folder / f'turn-{rank}').touch()",
     )
     lan.options = (*lan.options, "--frozen", "1", "--stuck", "1", "--hang", "1")
     lan.start()
-    lan.until(lambda: (lan.folder / "turn-1").exists(), 60)
+    lan.until(lambda: (lan.folder / "turn-1").exists(), 300)
     lan.finish()
     for node in lan.nodes.values():
         assert not node.events("restarting")

@@ -140,7 +140,9 @@ def test_what_is_not_known_is_said() -> None:
 
     assert second(state="running") == "no step reported yet"
     assert second(state="failed") == "no step reported"
-    assert second(state="running", step=5, step_age_s=180.0) == "step 5 · no progress for 3.0 min"
+    assert second(state="running", step=5, step_age_s=180.0) == "step 5 · last step 3.0 min ago"
+    idle = "! rank 1 on beta has been idle for 61 s; rank 0 is waiting for it"
+    assert second(state="running", step=5, step_age_s=180.0, liveness=idle) == f"step 5 · {idle}"
     assert second(state="running", step=5, remaining_s=1e300) == "step 5"
     assert plain(run_lines(snapshot(run=None, looked=False), 80)) == ["looking for a run  3 of 5 nodes answer"]
     assert plain(run_lines(snapshot(run=None), 80)) == ["no run  3 of 5 nodes answer"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from contract.events import LivenessReported, NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
 from contract.failures.owners import FINAL
 from contract.liveness import LivenessDecision, LivenessLimits, RankSigns
-from contract.liveness_watch import LivenessReport, LivenessWatch, ProgressAgain
+from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain
 from trainer.agent.rank_exit import LONGEST, RankExit, root_cause
 
 SETTLE_S, LONG_SETTLE_S = 0.5, 5.0
@@ -199,7 +199,8 @@ class Coordinator:
         orders: list[Order] = []
         for report in self._watch.look(signs, now, ended):
             orders.append(Notice(event=self._event(report)))
-            orders += [ReportStacks()] if isinstance(report, LivenessDecision) else []
+            is_pause = isinstance(report, LivenessDecision) and report.rule not in EXCHANGE_RULES
+            orders += [ReportStacks()] if is_pause else []
         return [*orders, *self._end_hang(now)]
 
     def _end_hang(self, now: float) -> list[Order]:

@@ -168,6 +168,8 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
+        if progress := self._ranks.progress():
+            self._emit(progress)
         now = time.monotonic()
         if self._ranks.signs and now - self._reported >= self._options.report_s:
             self._reported = now
@@ -180,6 +182,8 @@ class NodeAgent:
         if rank_exit := self._ranks.rank_exit():
             if rank_exit.outcome == "done":
                 link.signs(self._generation, self._ranks.signs)
+            if progress := self._ranks.progress(last=True):
+                self._emit(progress)
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")

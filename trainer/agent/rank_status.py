@@ -32,7 +32,7 @@ interpreter for 1 ms at the first time, and up to 40 ms."""
 FIRST_STEP = 5
 _NAME = "rank-status"
 _C10D = "distributed_c10d.py"
-_LIBRARY = (f"{Path(os.__file__).parent}/", "/site-packages/", "/dist-packages/")
+_NOT_THE_USERS = (f"{Path(os.__file__).parent}/", "/site-packages/", "/dist-packages/", __file__)
 _WIDTH = 1024
 _MOST_GROUPS = 64
 _LONGEST = 160
@@ -263,7 +263,7 @@ def _position(frame: FrameType | None) -> dict[str, str]:
         elif code.co_filename.endswith(_C10D):
             if not code.co_name.startswith("_") and code.co_name != "wrapper":
                 call = code.co_name
-        elif not code.co_filename.startswith("<") and not any(part in code.co_filename for part in _LIBRARY):
+        elif not code.co_filename.startswith("<") and not any(part in code.co_filename for part in _NOT_THE_USERS):
             line = f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
             of = f" in {code.co_name}" if code.co_name != "<module>" else ""
             return {"line": f"{line}{of}"[:_LONGEST], "call": call, "importing": importing[:_LONGEST]}

@@ -107,7 +107,10 @@ def tell_hooks(results: Sequence[HookResult]) -> None:
 def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
     """Copy a checkpoint to other nodes, so that the loss of rank 0's machine costs one interval at most."""
     if plan.replicas and plan.nnodes > 1:
-        for error in replicate(nodes, plan, copies=plan.replicas).failed:
+        done = replicate(nodes, plan, copies=plan.replicas)
+        if done.step is not None and done.copied:
+            RunRecord(plan.run_id).note_copies(done.step, done.sha256, done.copied)
+        for error in done.failed:
             say(f"note: no copy of the checkpoint there: {error}")
 
 

@@ -183,6 +183,16 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
     )
 
 
+def every_container(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
+    """The containers of all attempts of the run that can be talked to."""
+    members = [*run.members, *(member for _, member in run.earlier)]
+    return tuple(
+        RunningContainer.of(nodes[member.node], member.node_rank, member.container)
+        for member in members
+        if member.container is not None and member.node in nodes
+    )
+
+
 def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
     """The current attempt, as most of its containers describe it; the others beside it."""
     record = RunRecord(run_id)

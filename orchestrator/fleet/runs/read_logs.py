@@ -238,7 +238,9 @@ def collect_logs(
             veil = veil_at(container.node, container.secrets, record.veil)
             number = 0
             for line in container.node.engine.logs(container.id, since=last):
-                kept.keep(run_line(container, line, veil))
+                entry = run_line(container, line, veil)
+                kept.keep(entry)
+                record.note_checkpoint(entry, container.id)
                 number += 1
         if kept.problem:
             raise UnkeptError(kept.problem)

@@ -49,6 +49,8 @@ class RunOutcome:
     samples_per_step: int | None = None
     checkpoint: bool = False
     """Whether a checkpoint of the trainer is there to resume from."""
+    note: str = ""
+    """Sentence of the coordinator about a run that ended well."""
 
     @property
     def word(self) -> str:
@@ -96,7 +98,7 @@ class AttemptReport:
                 self.verdict = event
             case GroupJoined():
                 self.samples_per_step = event.samples_per_step
-            case ForecastMade(forecast=forecast) if event.rank == 0:
+            case ForecastMade(forecast=forecast) if event.rank == 0 and line.node == self.plan.master:
                 self.forecast = forecast
                 with suppress(OSError):  # a full disk was reported when the lines did not fit
                     self.record.save_forecast(forecast)  # at once: `orch status` shows it during the run
@@ -140,6 +142,7 @@ class AttemptReport:
             then=last if isinstance(last, Replan | AddNodes) else None,
             samples_per_step=self.samples_per_step,
             checkpoint=self.checkpoint,
+            note=(self.verdict.note or "") if self.verdict and not failure else "",
         )
 
     def _failure(self, last: object, *, stopped: bool) -> Failure | None:

@@ -75,10 +75,10 @@ function runCard(snapshot) {
     run.reason ? el("p", { class: "reason" }, run.reason) : null,
     el(
       "div", { class: "progress" },
-      meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
+      run.output ? null : meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
       el(
         "p", {},
-        el("b", {}, done === null ? "progress unknown" : percent(done)),
+        run.output ? el("b", {}, run.output) : el("b", {}, done === null ? "progress unknown" : percent(done)),
         run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
         el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
       ),
@@ -102,6 +102,7 @@ function runCard(snapshot) {
 function timeLeft({ run, nodes }, left, until, active) {
   if (left !== null) return [el("b", {}, `${span(left)} left`), until];
   if (!active) return "";
+  if (run.output) return "";
   if (run.step === null) return "no step yet";
   if (nodes.some((node) => node.silent && node.node_rank !== null)) return "time left unknown while a node is silent";
   return run.step_age_s > 60 ? `no step for ${span(run.step_age_s)}` : "time left not known yet";
@@ -121,6 +122,7 @@ function healthLine(snapshot) {
     ...(ended ? [["bad", `run ${snapshot.run.run_id}`, [`${snapshot.run.state}: `, el("a", { href: `#/run/${snapshot.run.run_id}` }, "why, and what to do")]]] : []),
     ...silent.map((node) => ["bad", node.name, node.heard_s === null ? `does not answer${because(node)}` : `silent for ${span(node.heard_s)}${because(node)}`]),
     ...failed.map((node) => ["bad", node.name, `${node.state}${because(node)}`]),
+    ...(snapshot.run?.liveness ? [[snapshot.run.liveness.startsWith("!") ? "bad" : "warn", "ranks", snapshot.run.liveness.slice(2)]] : []),
     ...(straggler ? [["warn", straggler.node || "all nodes", straggler.text]] : []),
     ...snapshot.nodes.flatMap((node) => throttled(node)),
   ];
