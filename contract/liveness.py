@@ -155,7 +155,7 @@ class LivenessHistory:
     longest_pause_s: float = 0.0
     """The longest such pause of this generation that ended by itself."""
     trained: Mapping[int, TrainingSoFar] = field(default_factory=dict)
-    """By rank, of those that have made five optimizer steps."""
+    """Work by rank, once a rank has made five optimizer steps."""
     ended: frozenset[int] = frozenset()
     """Ranks that have ended well."""
     independent: bool = False
