@@ -205,8 +205,9 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     if held := [one for one in part if is_held(one, limits.note_s)]:
         return _held(held)
     still_s, note_s = history.still_s, max(limits.note_s, 3 * history.longest_pause_s)
-    waiting = [one for one in part if one.waits]
-    others = [one for one in part if not one.waits]
+    # What a rank was in a moment before it held the interpreter is no wait: a step, then `json.loads`.
+    waiting = [one for one in part if one.waits and not _is_stale(one, limits)]
+    others = [one for one in part if one not in waiting]
     if not part or still_s < limits.certain_s:
         return None
     if still_s >= note_s and (decision := _not_joined(part, still_s)):
@@ -214,7 +215,7 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     if any(one.state in ("T", "D") and _is_stale(one, limits) for one in part):
         return None  # it is about to be reported as held; its status is that of a moment before
     if not others:
-        return None if any(_is_stale(one, limits) for one in part) else _all_wait(part, history)
+        return _all_wait(part, history)
     if waiting:
         return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
     if still_s >= max(limits.all_idle_s, note_s) and (decision := _all_idle(part, history)):

@@ -113,6 +113,12 @@ ROWS: dict[str, tuple[Sequence[RankSigns], float, str]] = {
         "· rank 1 on beta has been in native code for 61 s (100 % CPU), last Python line load.py:6; rank 0 is waiting "
         "for it",
     ),
+    "native, in a collective a moment before": (
+        [waits(0), waits(1, age_s=61.0, cpu=1.0, line="load.py:6 in load")],
+        61,
+        "· rank 1 on beta has been in native code for 61 s (100 % CPU), last Python line load.py:6; rank 0 is waiting "
+        "for it",
+    ),
     "idle in native code": (
         [waits(0), idle(1, age_s=61.0, line="load.py:6 in load")],
         61,
@@ -155,6 +161,11 @@ def line_of(decision: LivenessDecision | None) -> str:
     return "" if decision is None else decision.message + (f" → {decision.fix}" if decision.fix else "")
 
 
+OTHER_NAMES = {
+    "other call": "deadlock", "idle in native code": "idle", "native, in a collective a moment before": "native",
+}  # fmt: skip
+
+
 def test_each_row_has_its_message_and_its_time() -> None:
     def check(rule: str) -> None:
         found, still_s, message = ROWS[rule]
@@ -162,7 +173,7 @@ def test_each_row_has_its_message_and_its_time() -> None:
         decision = said(found, still_s, ended=ended)
         assert line_of(decision) == message
         assert decision
-        assert decision.rule == {"other call": "deadlock", "idle in native code": "idle"}.get(rule, rule)
+        assert decision.rule == OTHER_NAMES.get(rule, rule)
         assert decision.is_fault is message.startswith("!")
         if rule not in ("stopped", "blocked"):
             early = said(found, 29 if still_s == 30 else 59 if still_s < 120 else 119, ended=ended)

@@ -138,7 +138,7 @@ class RankSignsReader:
             stood_s=stood_s,
         )  # fmt: skip
         self._before[own.pid] = (*(one for one in before if first and one.at >= first.at), reading)
-        may_serve = not (signs.optimizer_steps or signs.groups) and cpu is not None and cpu < IDLE
+        may_serve = not signs.optimizer_steps and cpu is not None and cpu < IDLE
         return replace(
             signs,
             node=self._node,
