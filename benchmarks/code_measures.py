@@ -65,7 +65,7 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
     texts = {
         path.relative_to(root): path.read_text("utf-8") for name in packages for path in root.glob(f"{name}/**/*.py")
     }
-    trees = {_module(path): ast.parse(text) for path, text in texts.items()}
+    trees = {module_name(path): ast.parse(text) for path, text in texts.items()}
     lines = {path: len(text.splitlines()) for path, text in texts.items()}
     lengths = [(node.end_lineno or 0) - node.lineno + 1 for tree in trees.values() for node in functions(tree)]
     longest = max(lines, key=lambda path: lines[path])
@@ -74,7 +74,7 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
         own = [count for path, count in lines.items() if path.parts[0] == name]
         figures |= {f"{name}: files": len(own), f"{name}: lines": sum(own)}
     tests = [len(path.read_text("utf-8").splitlines()) for path in root.glob("tests/**/*.py")]
-    graph = {name: imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
+    graph = import_graph(trees)
     circles = cycles(graph)
     importers = Counter(target for targets in graph.values() for target in targets)
     classes = Counter(
@@ -108,11 +108,16 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
     }
 
 
+def import_graph(trees: Mapping[str, ast.Module]) -> Graph:
+    """Modules among these that each of them imports, by dotted name."""
+    return {name: imported(tree, trees.keys()) - {name} for name, tree in trees.items()}
+
+
 def _median(values: Iterable[int]) -> float:
     return statistics.median([*values] or [0])
 
 
-def _module(path: Path) -> str:
+def module_name(path: Path) -> str:
     """The dotted name of a source file; a package has the name of its folder."""
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 

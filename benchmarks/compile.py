@@ -41,6 +41,8 @@ WATCHED = 6
 """Step that `auto` looks at, to decide when it ends."""
 DECIDED = 8
 """Steps after which a run of `auto` is ended: the next one after its decision may compile."""
+COUNTED_S, REHEARSED_S = 1.5, 0.1
+"""Seconds of passes that are counted, of each kind."""
 CLOSE = 0.05
 """Share of a run's length up to which the slower choice counts as right."""
 
@@ -194,7 +196,7 @@ def start_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
             with busy(count):
                 for flag in FLAGS:
                     row[flag] = {"start_s": started(flag, fresh=True).start_s, "again_s": [], "step_s": []}
-                for flag in ROUNDS:
+                for flag in FLAGS if bench.rehearsed else ROUNDS:
                     shutil.rmtree(bench.out / "runs" / f"start{flag}-{count}" / "run")
                     again = started(flag, fresh=False)  # kernels are kept
                     row[flag]["again_s"].append(again.start_s)
@@ -261,7 +263,7 @@ def auto_table(_bench: Bench, rows: Mapping[str, Row]) -> list[str]:
     ]
 
 
-def measured(function: str, *arguments: str) -> Row:
+def measured(function: str, *arguments: str | float) -> Row:
     """Call one of `benchmarks.compiled_models` in a process of its own: torch keeps what it has compiled."""
     code = f"from benchmarks import compiled_models; compiled_models.{function}{arguments!r}"
     environ = os.environ | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
@@ -302,10 +304,10 @@ SHAPES = (
 def estimate_rows(bench: Bench) -> Iterator[tuple[str, Callable[[], Row]]]:
     backend = "aot_eager" if bench.rehearsed else "inductor"
     for name in SHAPES[:1] if bench.rehearsed else SHAPES:
-        for precision in ("float32", "bfloat16"):
+        for precision in ("float32", "bfloat16")[1 if bench.rehearsed else 0 :]:
 
             def measure(name: str = name, precision: str = precision) -> Row:
-                return measured("gain", name, precision, backend)
+                return measured("gain", name, precision, backend, REHEARSED_S if bench.rehearsed else COUNTED_S)
 
             yield f"{name}, {precision}", measure
 

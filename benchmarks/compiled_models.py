@@ -23,8 +23,6 @@ Made = tuple[nn.Module, tuple[Any, ...]]
 CPU = torch.device("cpu")
 SKIPPED = 3
 """Passes that allocate memory."""
-COUNTED_S = 1.5
-"""Seconds of passes that are counted, of each kind."""
 CLOSE = 0.05
 """Share of a backward pass, at its end, in which a bucket that becomes full is no early one."""
 
@@ -134,9 +132,9 @@ def fills(name: str, backend: str) -> None:
     print(json.dumps({"full": full, "early": early / sum(one.count for one in buckets), "overlap": overlap}))
 
 
-def gain(name: str, precision: str, backend: str) -> None:
+def gain(name: str, precision: str, backend: str, counted_s: float) -> None:
     """Print the parts of a forward and backward pass, and CPU seconds of passes with and without what was compiled,
-    in turns: other processes, which slow both down, hardly change their ratio."""
+    each for about `counted_s`, in turns: other processes, which slow both down, hardly change their ratio."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, inputs = SHAPES[name]()
@@ -162,7 +160,7 @@ def gain(name: str, precision: str, backend: str) -> None:
     run()
     cost_s = time.perf_counter() - began
     eager, compiled = [], []
-    for _ in range(max(SKIPPED, min(100, round(COUNTED_S / usual_s)))):
+    for _ in range(max(SKIPPED, min(100, round(counted_s / usual_s)))):
         with compiling.uncompiled(model):
             run()
             eager.append(run())

@@ -402,8 +402,8 @@ def watch(fleet: Fleet) -> Work:
 
 
 def stop(fleet: Fleet) -> Work:
-    containers, record = fleet.containers(), RunRecord(lan.IDENTITY.run_id)
-    return lambda: stop_run(containers, record, timeout_s=10)
+    fleet.containers()
+    return lambda: stop_run(list(fleet.nodes.values()), RunRecord(lan.IDENTITY.run_id), timeout_s=10)
 
 
 def write(*views: Any) -> None:

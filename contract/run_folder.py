@@ -7,6 +7,10 @@ AGENTS_TOKEN = "agents.token"  # noqa: S105  # the name of a file
 PROGRESSED = "progressed"
 """File with `JOB.RESTART` of the newest life of a job that has written a checkpoint beyond the one it began with: only
 such a life is followed by another when its time is over."""
+STOPPED = "stopped"
+"""File that `orch stop` writes: no agent begins to train while it is there. A user's resume removes it."""
+ATTEMPTS = "attempts"
+"""Folder with a folder for each attempt of the run that was begun, named by its number."""
 LEFT = "left"
 """File with `JOB.RESTART CODE`: the exit code with which the agent of rank 0 has ended in a job."""
 

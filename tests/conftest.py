@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.lab.conftest import Orch
 
 settings.register_profile("house", deadline=None)  # the machine may be busy; what counts is the outcome
+settings.register_profile("newer", deadline=None, max_examples=20)  # another interpreter: the cases are searched once
 settings.load_profile("house")
 
 FIGURES = pytest.StashKey[list[str]]()
@@ -50,6 +52,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where the tests were started in the background, Ctrl-C is ignored, and so it would be in all that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[FIGURES] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage, which modules and tests are not: neither now nor in each test after it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -230,16 +230,27 @@ def probe_answer(name: str, **changes: str) -> str:
     return "\n".join([*lines, way, ""])
 
 
-def keep_checkpoint(node: FakeNode, run_id: str, step: int, *, damaged: bool = False) -> None:
+MANIFEST_SHA256 = "cd" * 32
+
+
+def written(step: int, sha256: str = MANIFEST_SHA256, rank: int = 0) -> str:
+    """The line that reports a checkpoint as `keep_checkpoint` lays it down."""
+    return event("checkpoint", rank=rank, step=step, verified=True, sha256=sha256)
+
+
+def keep_checkpoint(
+    node: FakeNode, run_id: str, step: int, *, damaged: bool = False, manifest_sha256: str = MANIFEST_SHA256
+) -> None:
     """From now on the machine says that it holds this one of a run."""
     size, digest, name = 3000, "ab" * 32, f"step-{step:08d}"
     folder = f"/home/ana/orch/orch/runs/{run_id}"
     manifest = json.dumps({"step": step, "files": {"state.pt": {"bytes": size, "sha256": digest}}})
     lines = [f"now={step + 10}", f"run={folder}", f"step={name}", f"file={size} {step} state.pt",
-             f"file={len(manifest)} {step} manifest.json", f"sha256={'cd' * 32}", f"manifest={manifest}"]  # fmt: skip
+             f"file={len(manifest)} {step} manifest.json", f"sha256={manifest_sha256}",
+             f"manifest={manifest}"]  # fmt: skip
     place = f"{folder}/checkpoints/{name}"
     state = "00" * 32 if damaged else digest
-    sums = f"{state}  {place}/state.pt\n{'cd' * 32}  {place}/manifest.json\n"
+    sums = f"{state}  {place}/state.pt\n{manifest_sha256}  {place}/manifest.json\n"
     node.answers = {
         ("sh", "-c", checkpoint_probe.SCRIPT, "*"): (0, "\n".join([*lines, ""]), ""),
         ("sha256sum", "--", "*"): (0, sums, ""),

@@ -62,14 +62,18 @@ def logs(
         metavar="N",
         help="Also N lines of the same node before and after each line that --grep or --level selects.",
     ),
+    raw: bool = typer.Option(
+        False, "--raw", help="Show all lines, each state of a progress bar among them, and fold none."
+    ),
     timestamps: bool = typer.Option(False, "-t", "--timestamps", help="Show the local time of each line."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
     """Show the output of a run's ranks, merged by time, each line with its node.
 
-    Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several nodes is shown
-    once with their names; --nodes, --rank, --grep, --level and --json show all lines. --level knows the marks of
+    Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several ranks is shown
+    once with their numbers ([0-2]); --nodes, --rank, --grep, --level, --raw and --json show all lines. A progress bar
+    is a line at every 10 % and at its end; --raw shows all of its states. --level knows the marks of
     Python's logging, warnings and tracebacks, of torch and NCCL (orch docs launch). Ctrl-C stops following; the run
     continues. Search all runs: orch search.
     """
@@ -86,7 +90,7 @@ def logs(
         since=log_time(since, option="--since"),
         until=log_time(until, option="--until"),
         tail=tail,
-        events=as_json,
+        events=as_json or raw,
         grep=_expression(grep),
         level=LineLevel(level.value),
         context=context,
@@ -105,7 +109,8 @@ def logs(
             as_json=as_json,
             timestamps=timestamps,
             several_ranks=has_several_ranks(line for line, _ in first),
-            fold=None if as_json or picked else peers(source.record.plan()),
+            fold=None if as_json or picked or raw else peers(source.record.plan()),
+            raw=raw,
         )
         for line, matched in chain(first, lines):
             printer.print(line, context=not matched)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a command that reads a record alone needs neither the model
     from orchestrator.nodes.slurm import SlurmCarrier
     from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import NodeSpec
+    from orchestrator.specs.plan import Plan
 
     Holder = NodeSpec | ClusterSpec
     """A machine, or a cluster with a scheduler: both may hold runs."""
@@ -105,6 +106,19 @@ def stand_ins(specs: Sequence[Holder]) -> list[Node]:
 
     nodes = [LocalNode(folder.name, engine=ProcessEngine(folder.name)) for folder in folders]
     return [node for node in nodes if node.name not in declared and node.engine.containers({LABEL_RUN: ""})]
+
+
+def others_here(holders: Sequence[Node], plan: Plan | None) -> list[Node]:
+    """Stand-ins for the other nodes of a run whose nodes are all processes of this computer; none for any other run.
+    They hold nothing of it any more."""
+    from orchestrator.nodes.local import LocalNode
+    from orchestrator.nodes.processes.engine import ProcessEngine
+
+    if plan is None or not holders or not all(isinstance(node.engine, ProcessEngine) for node in holders):
+        return []
+    held = {node.name for node in holders}
+    names = [part.node for part in plan.nodes if part.node not in held]
+    return [LocalNode(name, engine=ProcessEngine(name)) for name in names]
 
 
 FILES_PER_NODE, OTHER_FILES = 6, 256

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from contract import environment
+from contract.checkpoint import StartPoint, encode_start
 from orchestrator.plan.command import (
     COMPILED,
     CONTAINER_DATA,
@@ -215,6 +216,7 @@ def _environment(
         environment.BACKEND: place.backend,
         environment.PG_TIMEOUT_S: str(request.process_group_timeout_s),
         environment.EVENTS: "1",
+        **({environment.RESUME_FROM: encode_start(identity.resumes or StartPoint())} if identity.claim else {}),
         **secret_environment(request.secrets),
         **request.environment,
     }

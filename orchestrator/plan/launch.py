@@ -34,6 +34,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         project=request.project,
         attempt=identity.attempt,
         claim=identity.claim,
+        resumes=identity.resumes,
         user=identity.user,
         started_at=identity.started_at,
         backend=backend_of(order, [facts[node.name] for node in order]),

@@ -13,6 +13,7 @@ from contract.events import (
     Event,
     ForecastMade,
     LivenessReported,
+    OutputProgress,
     ProgressEvent,
     RankFailed,
     ResourcesSampled,
@@ -22,6 +23,7 @@ from contract.events import (
 from contract.liveness_watch import EXCHANGE_RULES
 from contract.resources import ResourceUsage
 from orchestrator.checks.hang import timestamp
+from orchestrator.checks.output_progress import UNITS, newest_output, output_warning, output_words, remaining_s
 from orchestrator.checks.progress import with_figures
 from orchestrator.checks.stragglers import Straggler, share_of, straggler
 from orchestrator.render.printable import printable
@@ -109,6 +111,9 @@ class LiveRun:
     """Seen since the monitor has started."""
     restarting: bool = False
     """Whether no step has come since the newest restart: figures are those before it."""
+    output: str = ""
+    """Progress read from its output, in words, where its own events report none; its loss, speed and time left are
+    then those of this run."""
     said: str = ""
     """The newest log line of a rank, where it says more than steps do: before the first, and while none comes."""
 
@@ -206,6 +211,11 @@ class LiveModel:
         self._looked = False
         self._last: ProgressEvent | None = None
         self._step: ProgressEvent | None = None
+        self._printed: OutputProgress | None = None
+        """Progress that was read from the output."""
+        self._printed_at = 0.0
+        self._warning = ""
+        """The newest warning about that output."""
         self._progressed = 0.0
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._faults: deque[Fault] = deque(maxlen=FAULTS)
@@ -278,6 +288,8 @@ class LiveModel:
             self._forget(found.forecast)
         if found.past and found.past.last_event:
             self._last = self._step = found.past.last_event
+        if found.past and found.past.output:
+            self._printed = found.past.output
         for node in self._nodes.values():
             node.rank, node.state = None, ""
         for member in found.run.members if found.run else ():
@@ -290,7 +302,7 @@ class LiveModel:
 
     def _forget(self, forecast: Forecast | None) -> None:
         """Begin with another run, perhaps an older one: its lines may be older than those that were read."""
-        self._last = self._step = None
+        self._last = self._step = self._printed = None
         self._losses.clear()
         self._faults.clear()
         self._restarts, self._restarting, self._said = 0, False, ("", "")
@@ -318,6 +330,8 @@ class LiveModel:
             return
         if isinstance(event, ProgressEvent):
             self._progress(event, line.time)
+        elif isinstance(event, OutputProgress):
+            self._print(event, line)
         elif isinstance(event, ResourcesSampled):
             if node.usage is None or self._clock() - node.used > SILENT_S:  # the samples of two seconds are newer
                 self._use(node, event.usage)
@@ -335,6 +349,18 @@ class LiveModel:
             self._step = event
             if event.loss is not None:
                 self._losses.append(event.loss)
+
+    def _print(self, event: OutputProgress, line: RunLine) -> None:
+        self._printed = newest_output([event], self._printed)
+        if self._printed is not event:
+            return
+        age = self._wall() - timestamp(line.time)
+        self._printed_at = self._clock() - (age if 0 <= age <= MOST_AGE_S else 0.0)
+        if event.loss is not None and self._step is None:
+            self._losses.append(event.loss)
+        if (warning := output_warning(event)) and warning != self._warning:
+            self._fault(line.node, warning[2:], timestamp(line.time) or None)
+        self._warning = warning
 
     def _trouble(self, event: Event, line: RunLine) -> None:
         at = timestamp(line.time) or self._wall()
@@ -423,6 +449,17 @@ class LiveModel:
                 "waiting": share_of(step or last, "waiting"),
                 "exchanging": share_of(step or last, "exchanging"),
                 "straggler": self._straggler() if running and not self._restarting else None,
+            }
+        if not last and (printed := self._printed):
+            age = max(0.0, self._clock() - self._printed_at) if self._run else 0.0
+            known = printed.unit in UNITS
+            figures = {
+                "output": output_words(printed, running=running, age_s=age),
+                "remaining_s": remaining_s(printed, age) if running else None,
+                "loss": printed.loss,
+                "losses": tuple(self._losses),
+                "per_s": printed.per_s if known else None,
+                "unit": (printed.unit or "") if known else "",
             }
         if running and (not last or self._restarting or age > STALLED_S):
             figures["said"] = self._said[1]

@@ -5,6 +5,7 @@ Commands derive their parameters from these fields (`cli/flags.py`); a request a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -94,6 +95,13 @@ def _secrets(texts: Sequence[str]) -> tuple[Secret, ...]:
             )
         secrets.append(Secret(name=name, file=str(Path(file).expanduser().absolute()) if file else ""))
     return tuple(secrets)
+
+
+def _checkpoint(text: str) -> tuple[int, str]:
+    match = re.fullmatch(r"([0-9]{1,12})(?::([0-9a-f]{0,64}))?", text)
+    if not match:
+        raise UsageError(f"--checkpoint {text}: expected STEP, or STEP:SHA256 with the beginning of its hash")
+    return int(match[1]), match[2] or ""
 
 
 def _duration(text: str) -> int:
@@ -262,6 +270,14 @@ class LaunchOptions(RunSettings):
     offline: bool = _option(
         False, "--offline", help="Let Hugging Face's libraries use what the nodes have, without asking its server."
     )
+    checkpoint: tuple[int, str] | None = _option(
+        None,
+        "--checkpoint",
+        parse=_checkpoint,
+        metavar="STEP[:SHA256]",
+        help="Checkpoint to resume from, on record or not (default: the newest that the run has reported).",
+    )
+    """Step, and the beginning of the hash of its manifest."""
     resume: str = _option("", "--resume", metavar="RUN", help="Resume this run, as `orch resume` does.")
     engine: str = ""
     given: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from contract.checkpoint import StartPoint
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.launch_options import RunSettings
 
@@ -49,6 +50,8 @@ class Plan(RunSettings):
     attempt: int
     claim: str = ""
     """Id of the attempt's claim, which its containers carry as a label."""
+    resumes: StartPoint | None = None
+    """The checkpoint that it resumes from; None: it begins at step 0, or it is a job, which finds it out itself."""
     user: str
     started_at: str
     """ISO 8601 with zone."""

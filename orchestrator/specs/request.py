@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from contract.checkpoint import StartPoint
 from contract.cost_model.memory import TransformerTraining
 from contract.downloads import Source
 from orchestrator.specs.inventory import NodeSpec
@@ -85,3 +86,5 @@ class RunIdentity:
     attempt: int = 0
     claim: str = ""
     """Id of the attempt's claim; empty: the attempt is not claimed on nodes, as a job of a cluster."""
+    resumes: StartPoint | None = None
+    """The checkpoint that the attempt resumes from; None: it begins at step 0."""

@@ -25,6 +25,10 @@ class State(StrEnum):
     """A job whose ranks were asked to stop, and did."""
 
 
+ACTIVE = (State.RUNNING, State.CREATED, State.QUEUED)
+"""States of a container that has not ended."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContainerFacts:
     """One container as its engine reports it."""
@@ -78,9 +82,12 @@ class Run:
     command: str
     master: str
     members: tuple[Member, ...]
-    """Members of the newest attempt that any container names."""
+    """Members of the current attempt: of the one on record, otherwise of the one that most nodes show."""
     earlier: tuple[tuple[int, Member], ...] = ()
-    """Containers of other attempts, each with its attempt."""
+    """Containers of earlier attempts, each with its attempt."""
+    foreign: tuple[tuple[int, Member], ...] = ()
+    """Containers with the run's label that are no part of it, each with its attempt: of a later attempt that few nodes
+    show, or with another claim. They count for nothing but a stop."""
 
     @property
     def state(self) -> State:
@@ -94,7 +101,18 @@ class Run:
     @property
     def is_going(self) -> bool:
         """Whether a container of the run is running, was created, or waits in the queue of a scheduler."""
-        return any(member.state in (State.RUNNING, State.CREATED, State.QUEUED) for member in self.members)
+        return any(member.state in ACTIVE for member in self.members)
+
+    @property
+    def containers(self) -> tuple[Member, ...]:
+        """Members of all attempts that have a container."""
+        others = (member for _, member in (*self.earlier, *self.foreign))
+        return tuple(member for member in (*self.members, *others) if member.container is not None)
+
+    @property
+    def active_nodes(self) -> tuple[str, ...]:
+        """Nodes with a container of the run that has not ended, of whatever attempt."""
+        return tuple(dict.fromkeys(member.node for member in self.containers if member.state in ACTIVE))
 
     @property
     def half_launched(self) -> bool:

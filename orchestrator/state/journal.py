@@ -6,10 +6,11 @@ An entry is one JSON object. Entries of an unknown kind are skipped and stay in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
+from contract.checkpoint import StartPoint
 from contract.json_reader import from_json
 
 Why = Literal["launch", "resume", "replan", "add_nodes", "takeover", "scheduler"]
@@ -65,26 +66,13 @@ class RefusedEntry(JournalEntry, kind="refused"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointId:
-    """A checkpoint, whatever node holds it."""
-
-    step: int
-    sha256: str
-    """SHA-256 of its manifest, hexadecimal."""
-
-    @property
-    def identity(self) -> tuple[int, str]:
-        return self.step, self.sha256
-
-
-@dataclass(frozen=True, kw_only=True)
 class StartedEntry(JournalEntry, kind="started"):
     """An attempt of which all containers exist."""
 
     attempt: int
     containers: Mapping[str, str] = field(default_factory=dict)
     """Id of the container of each node."""
-    resumes: CheckpointId | None = None
+    resumes: StartPoint | None = None
     """The checkpoint that it resumes from; None: it begins at step 0."""
 
 
@@ -145,14 +133,11 @@ class HookEntry(JournalEntry, kind="hook"):
 
 @dataclass(frozen=True, kw_only=True)
 class TakeoverEntry(JournalEntry, kind="takeover"):
-    """A run of another computer that was accepted after a question."""
+    """An attempt of another computer that was accepted after a question."""
 
     source: str
     """Node that the plan is from."""
     attempt: int
-    step: int | None = None
-    sha256: str = ""
-    """The checkpoint that was accepted; None: there was none."""
     by: str = ""
 
 
@@ -258,15 +243,16 @@ class Journal:
             found += sorted(own, key=lambda one: -one.step)
             limit = bottom
             base = attempt.claim.base
+            found += self._resumed(attempt.started.resumes, base)
             attempt = self.attempt(base) if base is not None else None
-        found += self._accepted(limit)
         return tuple(found)
 
-    def _accepted(self, limit: float) -> Iterator[CheckpointEntry]:
-        """Checkpoints of a takeover: what another computer recorded is not known here."""
-        for one in reversed(self.takeovers):
-            if one.step is not None and one.step <= limit:
-                yield CheckpointEntry(attempt=one.attempt, step=one.step, sha256=one.sha256, node=one.source)
+    def _resumed(self, point: StartPoint | None, base: int | None) -> list[CheckpointEntry]:
+        """The checkpoint that an attempt resumed from, if its base has not reported it: a person has accepted it."""
+        if point is None or any((one.attempt, one.identity) == (base, (point.step, point.sha256))
+                                for one in self.checkpoints):  # fmt: skip
+            return []
+        return [CheckpointEntry(attempt=-1 if base is None else base, step=point.step, sha256=point.sha256, node="")]
 
 
 def fold(entries: Iterable[JournalEntry | None]) -> Journal:

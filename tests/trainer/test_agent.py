@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from contract.failures.owners import EXIT_CODES
 from contract.run_folder import AGENTS_TOKEN
 from tests.strangers import Attack, attack
 from trainer.agent.node_agent import ONE_WISH_S
@@ -263,6 +264,37 @@ def test_a_container_that_is_started_after_the_end_ends_at_once_alike(lan: Lan) 
     lan.start(attempt=1)  # a resumed run is another attempt
     lan.until(lambda: all("rank" in " ".join(node.lines) for node in lan.nodes.values()))
     lan.finish()
+
+
+@pytest.mark.parametrize("mark", ["stopped", "attempts/1"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_container_of_a_run_that_was_stopped_or_continued_without_it_trains_no_more(
+    lan: Lan, rank: int, mark: str
+) -> None:
+    """Docker starts it again with its machine, which was off at that time: rank 0's too, which decides for all."""
+    if mark == "stopped":
+        (lan.folder / mark).write_text("stopped by ana@desk at 2026-01-02T15:04:05+00:00\n")
+    else:
+        (lan.folder / mark).mkdir(parents=True)
+    lan.start(rank)
+    assert lan.codes() == [EXIT_CODES["stopped"]]
+    (over,) = lan.nodes[rank].events("finished")
+    assert over["outcome"] == "stopped"
+    assert ("stopped by ana@desk" if mark == "stopped" else "attempt 1 of the run has begun") in over["reason"]
+    assert not list(lan.folder.glob("pid-*"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_container_that_finds_none_of_the_others_never_trains(lan: Lan, rank: int) -> None:
+    """Its run was stopped while it was away, and nothing could be written on its node."""
+    lan.options = (*lan.options[:-1], "2")
+    (lan.folder / "attempts/0").mkdir(parents=True)  # its own
+    lan.start(rank)
+    assert lan.codes() == [1]
+    (over,) = lan.nodes[rank].events("finished")
+    assert over["outcome"] == "infrastructure"
+    assert ("did not come" if rank == 0 else "could not be reached") in over["reason"]
+    assert not list(lan.folder.glob("pid-*"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])

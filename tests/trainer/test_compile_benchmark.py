@@ -31,7 +31,7 @@ def test_its_tables_are_measured_once(data_dir: Path, tmp_path: Path, capfd: pyt
     (decided,) = rows["auto"].values()
     assert decided["auto_s"] >= decided["uncompiled_s"]
     assert not decided["chosen"], "a minute is too short to pay"
-    (estimated, _) = rows["estimate"].values()
+    (estimated,) = rows["estimate"].values()
     assert 0 < estimated["fusable_s"] < estimated["whole_s"]
     overlap = rows["overlap"]["gpt2, compiled"]
     assert overlap["full"] == sorted(overlap["full"]), "block by block"

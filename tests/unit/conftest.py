@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by
+from orchestrator.cli.launching.command_words import look, looking_by
 from orchestrator.cli.launching.supervise import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
+from orchestrator.fleet.planning import look_ahead
 from tests import lan
 from tests.json_output import json_data
 
@@ -32,6 +36,25 @@ class Ran:
 
 
 Orch = Callable[..., Ran]
+
+LOOKED_AT: dict[tuple[object, ...], look_ahead.CheckedWords] = {}
+
+
+def look_once(words: Sequence[str], **how: Any) -> look_ahead.CheckedWords:
+    """Ask the trainer for the same words once: each question starts an interpreter, and hundreds of tests launch. What
+    depends on files or on the terminal, and what is refused, is asked every time."""
+    named = (word.rpartition("=")[2] for word in words)
+    if how.get("data") or how.get("folder") or any(map(os.path.exists, named)):  # False for what can be no path
+        return look(words, **how)
+    variables = {**os.environ, **(how.get("environment") or {})}
+    own = tuple(sorted(one for one in variables.items() if one[0].startswith("TRAINER_")))
+    asked = (look_ahead.PACKAGES, *words, how["prog"], own)
+    if asked not in LOOKED_AT:
+        checked = look(words, **how)
+        if checked.help:
+            return checked
+        LOOKED_AT[asked] = checked
+    return LOOKED_AT[asked]
 
 
 @pytest.fixture(autouse=True)
@@ -58,22 +81,23 @@ def orch(
 ) -> Orch:
     """`orch` in a folder with an inventory of three machines, reached as the lan given.
 
-    `says`: what a person at the terminal answers every question; None: there is no terminal.
+    `says`: what a person at the terminal answers every question, or each one; None: there is no terminal.
     """
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("inventory.yaml").write_text(INVENTORY)
 
-    def run(*argv: str, on: lan.Lan | None = None, says: bool | None = True) -> Ran:
+    def run(*argv: str, on: lan.Lan | None = None, says: bool | Callable[[str], bool] | None = True) -> Ran:
         asked: list[str] = []
 
         def person(question: str, _default: bool) -> bool:
             asked.append(question)
-            return bool(says)
+            return says(question) if callable(says) else bool(says)
 
         with (
             answering_by(None if says is None else person),
             connecting_by((on or lan.Lan()).connect),
+            looking_by(look_once),
             spawning_by(lambda argv, _log, _variables: supervisors.append(tuple(argv))),
         ):
             code = main(argv)

@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
@@ -18,7 +19,7 @@ from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import Tick
+from orchestrator.specs.run_events import RunLine, Tick
 from tests import lan
 from tests.lan import event
 
@@ -158,6 +159,12 @@ class Scene:
 
     def say(self, name: str, text: str) -> None:
         self.engines[name].write(self.container(name), lan.moment(self.time.now % 3000), text)
+
+    def record(self, step: int) -> None:
+        """A checkpoint that was reported before."""
+        text = lan.written(step).partition(": ")[2]
+        line = RunLine(time=lan.moment(0), node="alpha", node_rank=0, rank=0, text=text)
+        RunRecord(lan.IDENTITY.run_id).note_checkpoint(line, self.container("alpha"))
 
     def told_of(self, *kinds: type) -> list[Update]:
         return [told for told in self.told if isinstance(told, kinds)]

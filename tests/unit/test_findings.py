@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from string import Formatter
@@ -30,16 +31,22 @@ NO_FINDING = ("orch.", ".yaml", ".json", ".conf", ".service")
 
 def ids_in(path: Path) -> Iterator[str]:
     """Constants that are an id, in a module that makes findings."""
-    tree = ast.parse(path.read_text())
-    if not any(isinstance(node, ast.Name) and node.id == "Finding" for node in ast.walk(tree)):
+    text = path.read_text()
+    if "Finding" not in text:  # a tree of every module would take seconds
         return
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-        if ID.fullmatch(text) and not text.startswith(NO_FINDING[0]) and not text.endswith(NO_FINDING[1:]):
-            yield text
+    nodes = list(ast.walk(ast.parse(text)))
+    if not any(isinstance(node, ast.Name) and node.id == "Finding" for node in nodes):
+        return
+    for node in nodes:
+        word = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if ID.fullmatch(word) and not word.startswith(NO_FINDING[0]) and not word.endswith(NO_FINDING[1:]):
+            yield word
 
 
-IDS = {id for path in ROOT.glob("orchestrator/**/*.py") for id in ids_in(path)}
+@cache
+def ids() -> frozenset[str]:
+    """The ids of all findings. Not read while tests are collected, which every worker does."""
+    return frozenset(id for path in ROOT.glob("orchestrator/**/*.py") for id in ids_in(path))
 
 
 def leaves(tree: object) -> Iterator[str]:
@@ -73,18 +80,16 @@ def values_of(texts: FindingTexts, case: str | None) -> set[str]:
     return {field for text in leaves(fields) for _, field, _, _ in Formatter().parse(text) if field} - {"node"}
 
 
-CALLS = [call for path in ROOT.glob("orchestrator/checks/*.py") for call in calls_in(path)]
-
-
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
-    assert len(IDS) >= 35
-    assert {page.id for page in all_pages()} == IDS
+    assert len(ids()) >= 35
+    assert {page.id for page in all_pages()} == ids()
 
 
 def test_every_value_of_a_text_is_given_and_none_besides() -> None:
     """Where the id is a constant of the call; findings with a computed id are made by the cases below."""
-    assert len(CALLS) >= 85
-    for id, given, cases in CALLS:
+    calls = [call for path in ROOT.glob("orchestrator/checks/*.py") for call in calls_in(path)]
+    assert len(calls) >= 85
+    for id, given, cases in calls:
         texts = texts_of(id)
         assert all(values_of(texts, case) <= given for case in cases), id
         assert given <= values_of(texts, None), id
@@ -103,7 +108,7 @@ def check_repetition(page: FindingPage) -> None:
 
 
 def test_every_finding_has_a_case_that_makes_it() -> None:
-    assert set(MAKERS) == IDS
+    assert set(MAKERS) == ids()
     assert sum(len(area.MAKERS) for area in AREAS) == len(MAKERS), "two areas make one finding"
 
 
@@ -161,7 +166,7 @@ def test_explain_prints_the_page(orch: Orch) -> None:
 def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
     head, *rows = [line.split()[:2] for line in orch("explain").out.splitlines()]
     assert head == ["area", "finding"]
-    assert rows == [[id.partition(".")[0], id] for id in sorted(IDS)]
+    assert rows == [[id.partition(".")[0], id] for id in sorted(ids())]
     assert orch("explain", "image", "-o", "name").out.splitlines() == [
         "image.differs",
         "image.missing",
@@ -174,7 +179,7 @@ def test_explain_lists_all_findings_by_area(orch: Orch) -> None:
 def test_explain_as_json(orch: Orch) -> None:
     page = json_data(orch("explain", "gpu.mig", "--json").out)
     assert (page["id"], page["area"], tuple(page["sections"])) == ("gpu.mig", "gpu", SECTIONS)
-    assert {row["id"] for row in json_data(orch("explain", "--json").out)} == IDS
+    assert {row["id"] for row in json_data(orch("explain", "--json").out)} == ids()
 
 
 @pytest.mark.parametrize(

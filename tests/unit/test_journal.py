@@ -10,9 +10,9 @@ from threading import Thread
 
 import pytest
 
+from contract.checkpoint import StartPoint
 from orchestrator.state.journal import (
     CheckpointEntry,
-    CheckpointId,
     ClaimEntry,
     CopiedEntry,
     EndEntry,
@@ -39,7 +39,7 @@ def claimed(attempt: int, base: int | None = None, id: str = "") -> ClaimEntry:
 
 
 def started(attempt: int, step: int | None = None, sha256: str = A) -> StartedEntry:
-    resumes = None if step is None else CheckpointId(step=step, sha256=sha256)
+    resumes = None if step is None else StartPoint(step=step, sha256=sha256)
     return StartedEntry(attempt=attempt, containers={"alpha": f"alpha-{attempt}"}, resumes=resumes)
 
 
@@ -62,7 +62,7 @@ EVERY_KIND = (
     EndEntry(attempt=0, state="stopped", reason="checkpoint of step 60"),
     ForecastEntry(forecast="{}"),
     HookEntry(mark="ended-0"),
-    TakeoverEntry(source="alpha", attempt=3, step=60, sha256=B, by="eve@desk"),
+    TakeoverEntry(source="alpha", attempt=3, by="eve@desk"),
 )
 
 
@@ -143,13 +143,14 @@ def test_a_claim_that_was_not_started_changes_no_lineage() -> None:
 
 def test_attempts_that_name_each_other_as_base_end() -> None:
     rounds = [claimed(0, base=1), started(0, 40), claimed(1, base=0), started(1, 60), written(0, 50), written(1, 70)]
-    assert lineage(*rounds) == [(70, A), (50, A)]
+    assert lineage(*rounds) == [(70, A), (60, A), (50, A), (40, A)]
 
 
-def test_a_checkpoint_that_was_accepted_begins_the_lineage_of_a_takeover() -> None:
-    accepted = TakeoverEntry(source="alpha", attempt=3, step=60, sha256=B)
-    assert lineage(accepted) == [(60, B)]
-    assert lineage(accepted, claimed(4, base=3), started(4, 60, B), written(4, 80)) == [(80, A), (60, B)]
+def test_a_checkpoint_that_a_person_accepted_is_in_the_lineage_of_the_attempt_that_resumed_from_it() -> None:
+    base = [claimed(0), started(0), written(0, 20)]
+    accepted = [*base, claimed(1, base=0), started(1, 60, B)]
+    assert lineage(*accepted) == [(60, B), (20, A)]
+    assert lineage(*accepted, written(1, 80)) == [(80, A), (60, B), (20, A)]
 
 
 # ── The file ──

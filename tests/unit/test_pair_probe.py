@@ -30,6 +30,8 @@ from tests import lan
 
 IMAGE = "sha256:image"
 TOKEN = "t" * 32
+NETWORK = f"127.0.{sys.version_info.minor}"
+"""Loopback addresses of these tests alone: scripts/test runs them with several interpreters at the same time."""
 
 
 class HeldEngine(FakeEngine):
@@ -60,7 +62,7 @@ class HeldEngine(FakeEngine):
 
 
 def loopback(name: str) -> NodeSpec:
-    return NodeSpec(name=name, address=f"127.0.7.{1 + lan.NAMES.index(name)}", connection="local")
+    return NodeSpec(name=name, address=f"{NETWORK}.{1 + lan.NAMES.index(name)}", connection="local")
 
 
 def host(name: str) -> LocalNode:
@@ -80,7 +82,7 @@ def listeners() -> list[int]:
     held = []
     for process in psutil.process_iter(("cmdline",)):
         words = process.info["cmdline"] or ()
-        if "listen" in words and any(word.startswith("127.0.7.") for word in words):
+        if "listen" in words and any(word.startswith(f"{NETWORK}.") for word in words):
             held.append(process)
     return [process.pid for process in psutil.wait_procs(held, timeout=5)[1]]
 
@@ -170,7 +172,7 @@ def test_a_machine_without_python_is_silent(port: int) -> None:
     def no_python(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         return 127, "", "python3: not found"
 
-    bare = FakeNode(name="beta", address="127.0.7.2", programs=no_python)
+    bare = FakeNode(name="beta", address=f"{NETWORK}.2", programs=no_python)
     report = probe_pairs([loopback("alpha"), loopback("beta")], [host("alpha"), bare], {}, port)
     assert report.silent == {"beta": "listen for the pair probe failed: python3 exited with 127: python3: not found"}
 
@@ -197,14 +199,14 @@ def program(*words: str) -> Any:
 
 
 def dialled(port: int) -> tuple[str, str]:
-    ((_, _, ended, _, detail),) = program("dial", TOKEN, f"127.0.7.1:{port}")
+    ((_, _, ended, _, detail),) = program("dial", TOKEN, f"{NETWORK}.1:{port}")
     return ended, detail
 
 
 def test_a_stranger_gets_no_answer() -> None:
-    answer = program("listen", "127.0.7.1", "0", "1", "20", TOKEN)
+    answer = program("listen", f"{NETWORK}.1", "0", "1", "20", TOKEN)
     (port,) = answer["ports"]
-    with socket.create_connection(("127.0.7.1", port), timeout=5) as stranger:
+    with socket.create_connection((f"{NETWORK}.1", port), timeout=5) as stranger:
         stranger.sendall(b"x" * len(TOKEN))
         assert stranger.recv(1) == b""
     assert dialled(port) == ("ok", "")
@@ -220,7 +222,7 @@ def test_an_old_python_understands_it() -> None:
 
 
 def test_it_ends_by_itself() -> None:
-    answer = program("listen", "127.0.7.1", "0", "1", "1", TOKEN)
+    answer = program("listen", f"{NETWORK}.1", "0", "1", "1", TOKEN)
     process = psutil.Process(answer["pid"]) if psutil.pid_exists(answer["pid"]) else None
     if process:
         process.wait(timeout=10)
@@ -237,7 +239,7 @@ def test_it_ends_by_itself() -> None:
     ids=("a stranger", "cut short", "changed"),
 )
 def test_what_else_may_answer(bytes_sent: bytes, ended: tuple[str, str]) -> None:
-    with closing(socket.create_server(("127.0.7.1", 0))) as server:
+    with closing(socket.create_server((f"{NETWORK}.1", 0))) as server:
         Thread(target=_answer, args=(server, bytes_sent), daemon=True).start()
         assert dialled(server.getsockname()[1]) == ended
 

@@ -51,18 +51,18 @@ def test_the_example_plans_launches_follows_and_stops(
         exec(compile(example[1], "docs/python-api.md", "exec"), {})  # noqa: S102  # the page's own example
     out = capsys.readouterr().out
     assert out.startswith("# run demo-")
-    assert "hello\nstopped 3 nodes, checkpoint of step None\n" in out
+    assert "hello\nstopped 3 containers, checkpoint of step None\n" in out
     assert here.containers == {}
 
 
 def test_a_run_is_resumed_once_it_has_ended() -> None:
     here = lan.lan(*THREE, ends_with=None)
     plan = lan.plan(THREE)
-    containers = orchestrator.launch(here.nodes, plan)
+    orchestrator.launch(here.nodes, plan)
     pool = orchestrator.NodePool(nodes=here.nodes, request=lan.request(THREE))
     with pytest.raises(orchestrator.ConflictError, match="still runs on alpha"):
         orchestrator.resume_run(pool, plan)
-    orchestrator.stop_run(containers, orchestrator.RunRecord(plan.run_id), timeout_s=1)
+    orchestrator.stop_run(list(here.nodes.values()), orchestrator.RunRecord(plan.run_id), timeout_s=1)
     again, containers = orchestrator.resume_run(pool, plan)
     assert (again.run_id, again.attempt, len(containers)) == (plan.run_id, 1, 3)
     run = orchestrator.choose_run(orchestrator.find_runs(list(here.nodes.values())), None)

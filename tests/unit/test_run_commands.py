@@ -161,7 +161,7 @@ def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
 
 
 def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
-    here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    here = lan.lan(*THREE, says=(lan.written(40),), ends_with=None)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
     ran = orch("restart", "--detach", "--json", on=here)
@@ -188,7 +188,7 @@ def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: li
 def test_a_restart_that_is_refused_leaves_the_run_going(
     orch: Orch, words: tuple[str, ...], says: bool | None, code: int
 ) -> None:
-    here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    here = lan.lan(*THREE, says=(lan.written(40),), ends_with=None)
     run_id = detached(orch, here)
     with Path("inventory.yaml").open("a") as file:
         file.write("  delta: {address: 10.0.0.14}\n")
@@ -266,7 +266,7 @@ def test_of_two_runs_of_mine_one_must_be_named(orch: Orch) -> None:
 
 @pytest.mark.parametrize("ends", [("stop",), ("clean",)], ids=" ".join)
 def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(orch: Orch, ends: tuple[str]) -> None:
-    here = lan.lan(*lan.NAMES[:4], says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    here = lan.lan(*lan.NAMES[:4], says=(lan.written(40),), ends_with=None)
     with Path("inventory.yaml").open("a") as file:
         file.write(f"  delta: {{address: {lan.address_of('delta')}}}\n")
     run_id = json_data(orch("launch", "--detach", "--json", "--nodes", "3", on=here).out)["run_id"]

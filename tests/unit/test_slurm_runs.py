@@ -115,7 +115,7 @@ def test_a_node_without_its_ranks_is_excluded_in_the_inventory() -> None:
 
 def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned() -> None:
     """`orch clean` asks machines of the inventory alone."""
-    left = StoppedRun(run_id="r1", nodes=(), checkpoint_step=None, left=("c1",), cluster="uni")
+    left = StoppedRun(run_id="r1", nodes=(), checkpoint_step=None, left={"c1": "no answer"}, cluster="uni")
     with pytest.raises(PartialError) as raised:
         left.require_all()
     assert raised.value.hint == "once uni can be reached: orch stop r1"

@@ -23,10 +23,10 @@ def running(here: lan.Lan, run_id: str = "r1") -> tuple[tuple[RunningContainer, 
 
 def test_all_are_told_then_logs_are_kept_then_containers_go() -> None:
     here = lan.lan(*THREE, says=("[rank0]: hello", event("checkpoint", step=40, verified=True)), ends_with=None)
-    containers, record = running(here)
+    _, record = running(here)
     steps: list[tuple[str, str]] = []
 
-    done = stop_run(containers, record, timeout_s=75, on_step=lambda *step: steps.append(step))
+    done = stop_run(list(here.nodes.values()), record, timeout_s=75, on_step=lambda *step: steps.append(step))
 
     assert done.checkpoint_step == 40
     assert sorted(steps) == [(name, "stopped") for name in THREE]
@@ -49,25 +49,27 @@ def test_all_are_told_then_logs_are_kept_then_containers_go() -> None:
     ],
 )
 def test_no_checkpoint_that_can_be_trusted(says: tuple[str, ...]) -> None:
-    containers, record = running(lan.lan(*THREE, says=says, ends_with=None))
-    assert stop_run(containers, record, timeout_s=75).checkpoint_step is None
+    here = lan.lan(*THREE, says=says, ends_with=None)
+    _, record = running(here)
+    assert stop_run(list(here.nodes.values()), record, timeout_s=75).checkpoint_step is None
     assert record.outcome() == ("stopped", "no checkpoint")
 
 
 def test_a_node_that_cannot_be_told_keeps_its_container() -> None:
     here = lan.lan(*THREE, ends_with=None)
-    containers, record = running(here)
+    _, record = running(here)
     here.nodes["beta"].engine.failures["stop"] = EngineError("no answer", node="beta")
-    done = stop_run(containers, record, timeout_s=75)
+    done = stop_run(list(here.nodes.values()), record, timeout_s=75)
     assert [outcome.error and outcome.error.node for outcome in done.outcomes] == [None, "beta", None]
     assert here.containers == {"beta": ["orch-run"]}
 
 
 def test_a_run_that_had_failed_stays_failed() -> None:
     """`orch stop` after the end clears its containers away; history is not rewritten."""
-    containers, record = running(lan.lan(*THREE, ends_with=1))
+    here = lan.lan(*THREE, ends_with=1)
+    _, record = running(here)
     record.save_outcome("failed", "exit code 1")
-    stop_run(containers, record, timeout_s=75)
+    stop_run(list(here.nodes.values()), record, timeout_s=75)
     assert record.outcome() == ("failed", "exit code 1")
 
 

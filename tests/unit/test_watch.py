@@ -137,7 +137,7 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
                 scene.finish()
         if isinstance(told, NodeBack) and told.node_rank is None:
             lan.keep_checkpoint(scene.nodes["alpha"], plan.run_id, 40)
-            scene.say("alpha", event("checkpoint", step=40, verified=True))
+            scene.say("alpha", lan.written(40))
 
     outcome = scene.watch(plan, containers, then)
 
@@ -160,6 +160,8 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
     plan, containers = scene.begin(min_nodes=2)
     lan.keep_checkpoint(scene.nodes["beta"], plan.run_id, 60, damaged=True)
     lan.keep_checkpoint(scene.nodes["gamma"], plan.run_id, 40)
+    for step in (40, 60):
+        scene.record(step)
     scene.engines["alpha"].pull()
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
     (moved,) = [told.plan for told in scene.told if isinstance(told, Replanned)]
@@ -173,7 +175,7 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
 
 def test_it_does_not_begin_anew_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
-    scene.say("alpha", event("checkpoint", step=40, verified=True))
+    scene.say("alpha", lan.written(40))
     heard = once(lambda told: isinstance(told, RunLine) and "checkpoint" in told.text, scene.engines["alpha"].pull)
     outcome = scene.watch(plan, containers, heard)
     assert outcome.failure is not None
@@ -198,7 +200,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
     def kill() -> None:
         for engine in scene.engines.values():
             engine.failures.pop("stop", None)
-        stop_run(containers, record, timeout_s=0)
+        stop_run(list(scene.nodes.values()), record, timeout_s=0)
 
     outcome = scene.watch(plan, containers, once(lambda told: isinstance(told, Tick), kill))
     assert (outcome.stopped, outcome.failure) == (True, None)

@@ -30,6 +30,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.run_marks import why_not_to_begin
 from trainer.agent.sampler import Readings, ResourceSampler
 from trainer.agent.stdin_end import StdinEnd
 from trainer.errors import TrainerError
@@ -78,6 +79,9 @@ class NodeAgent:
         if rank_exit := self._exit_record.read():
             self._emit(Finished(**asdict(rank_exit)))
             return EXIT_CODES[rank_exit.outcome]
+        if why := self._superseded():
+            self._emit(Finished(outcome="stopped", reason=why))
+            return EXIT_CODES["stopped"]
         adopt_orphans()
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
@@ -100,6 +104,12 @@ class NodeAgent:
             sampler.stop()
             link.close()
             self._exit_record.release()
+
+    def _superseded(self) -> str:
+        """Why this container must not train; empty for one of the newest attempt. A scheduler ends its own jobs."""
+        if self._options.place:
+            return ""
+        return why_not_to_begin(self._options.folder, int(self._options.run.rpartition(".")[2]))
 
     def _sample(self) -> ResourceSampler:
         options = self._options
@@ -158,6 +168,8 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
+        if progress := self._ranks.progress():
+            self._emit(progress)
         now = time.monotonic()
         if self._ranks.signs and now - self._reported >= self._options.report_s:
             self._reported = now
@@ -170,6 +182,8 @@ class NodeAgent:
         if rank_exit := self._ranks.rank_exit():
             if rank_exit.outcome == "done":
                 link.signs(self._generation, self._ranks.signs)
+            if progress := self._ranks.progress(last=True):
+                self._emit(progress)
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
+from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
-from orchestrator.fleet.checkpoints.newest import newest_anywhere
+from orchestrator.fleet.checkpoints.newest import Newest, chosen_checkpoint, newest_anywhere, unreported_lines
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
-from orchestrator.fleet.runs.find_runs import find_runs
-from orchestrator.fleet.supervise.replan import PreviousAttempt
+from orchestrator.fleet.runs.find_runs import every_container, find_runs
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.replan import PreviousAttempt, collect_known, lineage_of
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.errors import PortTakenError, PreflightError
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 
 
-def check_and_plan(
-    nodes: Sequence[Node],
-    request: LaunchRequest,
-    identity: RunIdentity,
-    mode: OutputMode,
-    previous: PreviousAttempt | None = None,
-) -> Plan:
-    """Collect the facts of all nodes, run the checks and return the plan.
+def check_and_plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, mode: OutputMode) -> Plan:
+    """Collect the facts of all nodes, run the checks and return the plan. Errors are those of `checked_facts`."""
+    return plan_checked(nodes, request, checked_facts(nodes, request, identity, mode), identity)
+
+
+def checked_facts(
+    nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, mode: OutputMode
+) -> dict[str, NodeFacts]:
+    """Collect the facts of all nodes and run the checks.
 
     A dry run plans from the inventory where a node does not answer and reports no findings. PreflightError: a node did
-    not answer, or a check found an error. `previous`: rank 0 goes to a node that has the checkpoint of that attempt.
+    not answer, or a check found an error.
     """
     asked = begin(lambda: gather_facts(nodes, request, resume=identity.run_id if identity.attempt else ""))
     from orchestrator.cli.launching.view import tell_findings  # loads rich, while the nodes answer
@@ -61,10 +67,44 @@ def check_and_plan(
             raise PreflightError("nothing was started", hint="fix the errors above, or leave nodes out with --nodes")
     elif request.data_command and any(one.has_data is False for one in facts.values()):
         say(f"note: no prepared data here in ./Data, nor on the nodes\n  → {request.data_command}")
+    return facts
+
+
+def plan_checked(
+    nodes: Sequence[Node],
+    request: LaunchRequest,
+    facts: Mapping[str, NodeFacts],
+    identity: RunIdentity,
+    previous: PreviousAttempt | None = None,
+) -> Plan:
+    """Return the plan. `previous`: rank 0 goes to a node that has the checkpoint that the attempt resumes from."""
     try:
-        return plan_launch(request, previous.holding(facts) if previous else facts, identity)
+        if previous is None:
+            return plan_launch(request, facts, identity)
+        return plan_launch(request, previous.holding(facts), previous.continued(identity, request.command))
     except PortTakenError as error:
         raise with_holder(error, next(node for node in nodes if node.name == error.node)) from None
+
+
+def with_checkpoint(
+    previous: PreviousAttempt, run_id: str, wanted: tuple[int, str] | None, *, ask: bool
+) -> PreviousAttempt:
+    """Return the attempt with the checkpoint that a person has chosen: by `wanted`, its step and the beginning of its
+    hash, or by an answer where the nodes hold a newer one that no rank has reported."""
+    nodes, newest = list(previous.nodes.values()), previous.newest.result()
+    left = {one.identity for one in RunRecord(run_id).journal.checkpoints}
+    strange = [one for one in newest.in_question if one.identity not in left]
+    if wanted is None and strange and ask and can_ask():
+        for node, text in unreported_lines(newest, run_id):
+            say(f"note: {node}: {text}")
+        one, instead = strange[0], "the beginning" if newest.step is None else f"step {newest.step}"
+        question = f"Resume from step {one.step}, which {one.node} holds and no rank has reported, not from {instead}?"
+        wanted = one.identity if agreed(question, yes=False) else None
+    if wanted is None:
+        return previous
+    chosen: Future[Newest] = Future()
+    chosen.set_result(chosen_checkpoint(nodes, newest, *wanted))
+    return replace(previous, newest=chosen)
 
 
 @contextmanager
@@ -84,7 +124,14 @@ def earlier_attempt(
     with connected(gone) as others:
         nodes = {**here, **{node.name: node for node in others}}
         places = places_in([*request.nodes, *gone], request.project)
-        newest = begin(lambda: newest_anywhere(list(nodes.values()), places, plan.run_id))
-        runs = begin(lambda: find_runs(list(nodes.values())))
+        record, everyone = RunRecord(plan.run_id), list(nodes.values())
+        runs = begin(lambda: find_runs(everyone))
+
+        def find_newest() -> Newest:
+            shown = [run for run in runs.result().runs if run.run_id == plan.run_id]
+            collect_known([one for run in shown for one in every_container(run, nodes)], record)
+            return newest_anywhere(everyone, places, plan.run_id, lineage_of(record))
+
+        newest = begin(find_newest)
         frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
         yield PreviousAttempt(nodes=nodes, places=places, newest=newest, runs=runs, frees=frees)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from orchestrator.cli.consent import require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
-from orchestrator.cli.launching.checked_plan import check_and_plan, earlier_attempt
+from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
@@ -125,6 +125,8 @@ def ready(
 
     `ending`: the earlier attempt is still active and will have been stopped; `again`: as in `run_launch`.
     """
+    if options.checkpoint and not earlier:
+        raise UsageError("--checkpoint chooses where a run is resumed from", hint="orch resume RUN --checkpoint STEP")
     if mode.forecast:
         measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
     checked = must_run("orch resume" if options.resume else "orch launch", options, kept=again is not None)
@@ -148,7 +150,11 @@ def ready(
         request = replace(request, command=measuring(request.command))
     identity = new_identity(options.name, earlier)
     with connected(request.nodes) as nodes, earlier_attempt(machines, request, earlier, nodes, ending=ending) as before:
-        yield nodes, request, check_and_plan(nodes, request, identity, mode, before), before
+        facts = checked_facts(nodes, request, identity, mode)
+        if before and earlier:
+            ask = not (mode.confirmed or mode.dry_run or mode.as_json)
+            before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)
+        yield nodes, request, plan_checked(nodes, request, facts, identity, before), before
 
 
 def _run(

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_errors, say
-from orchestrator.fleet.connect import connected, connected_for, holding, stand_ins
+from orchestrator.fleet.checkpoints.survey import places_in, places_of
+from orchestrator.fleet.connect import connected, connected_for, holding, machines_of, others_here, stand_ins
 from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
-from orchestrator.render.runs import half_launched_line, half_stopped_line
+from orchestrator.render.printable import printable
+from orchestrator.render.runs import foreign_line, half_launched_line, half_stopped_line, superseded_line
 from orchestrator.specs.errors import PartialError
+from orchestrator.specs.labels import NODE_NAME
 from orchestrator.specs.run import Run
 
 if TYPE_CHECKING:
     from orchestrator.fleet.connect import Holder
+    from orchestrator.specs.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +36,8 @@ class StoppedRun:
     run_id: str
     nodes: tuple[str, ...]
     checkpoint_step: int | None
-    left: tuple[str, ...] = ()
-    """Nodes where it may still run."""
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Nodes where it may still run, each with the reason."""
     cluster: str = ""
     """Where it is a job."""
 
@@ -46,13 +51,14 @@ class StoppedRun:
         if self.left:
             done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
             names = ", ".join(self.left)
+            reasons = "".join(f"\n  {name}: {printable(reason)}" for name, reason in self.left.items())
             if self.cluster:
                 raise PartialError(
-                    f"run {self.run_id} {done}may still run on {names}",
+                    f"run {self.run_id} {done}may still run on {names}{reasons}",
                     hint=f"once {self.cluster} can be reached: orch stop {self.run_id}",
                 )
             raise PartialError(
-                f"run {self.run_id} {done}may still run on {names}\n"
+                f"run {self.run_id} {done}may still run on {names}{reasons}\n"
                 "  a container that is left there waits for the others in vain; if its machine was switched off,\n"
                 "  Docker starts it again with the machine. It keeps other runs off that node until it is ended",
                 hint=f"once {names} can be reached: orch stop {self.run_id}   (or orch clean)",
@@ -66,6 +72,8 @@ class AtHand:
     nodes: Sequence[Node]
     found: FoundRuns
     run: Run
+    places: Mapping[str, str]
+    """The project's folder on each node."""
 
     @property
     def stranger(self) -> str:
@@ -90,31 +98,46 @@ def at_hand(specs: Sequence[Holder], run: str | None) -> Iterator[AtHand]:
             say(f"note: {line}")
         chosen = choose_run(found, run) if run else only_run_of(found, getpass.getuser())
         holders = holding(local, chosen.run_id) or nodes  # one name may be that of a machine and of a stand-in
-        yield AtHand(nodes=holders, found=found, run=chosen)
+        plan = RunRecord(chosen.run_id).newest_plan()
+        yield AtHand(
+            nodes=[*holders, *others_here(holders, plan)],
+            found=found,
+            run=chosen,
+            places=_places(specs, chosen, plan),
+        )
+
+
+def _places(specs: Sequence[Holder], run: Run, plan: Plan | None) -> Mapping[str, str]:
+    """The project's folder on each machine. The name of a project that comes from a label is used only if it is one."""
+    own = places_of(plan) if plan and not plan.cluster else {}
+    project = plan.project if plan else run.project
+    return {**places_in(machines_of(specs), project), **own} if re.fullmatch(NODE_NAME, project) else own
 
 
 def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     """Stop the run on every node that answers; report the errors of the others."""
     chosen, found = at_hand.run, at_hand.found
+    record = RunRecord(chosen.run_id)
     containers = running_containers(chosen, {node.name: node for node in at_hand.nodes})
-    say(f"stopping run {chosen.run_id} on {', '.join(one.node.name for one in containers)}")
+    say(f"stopping run {chosen.run_id} on {', '.join(dict.fromkeys(one.node for one in chosen.containers))}")
     try:
-        done = stop_run(containers, RunRecord(chosen.run_id), timeout_s=timeout_s)
+        done = stop_run(
+            [node for node in at_hand.nodes if node.name not in found.unreachable],
+            record,
+            timeout_s=timeout_s,
+            silent=found.unreachable,
+            places=at_hand.places,
+        )
     except KeyboardInterrupt:
         say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
-    failed = report_errors(outcome.error for outcome in done.outcomes)
-    silent: list[str] = []
-    if len(containers) < chosen.nnodes:  # a node that does not answer may run a part of it: any, if its plan is unknown
-        asked = {one.node.name for one in containers}
-        plan = RunRecord(chosen.run_id).plan()
-        parts = {part.node for part in plan.nodes} if plan and plan.attempt == chosen.attempt else found.unreachable
-        silent = [name for name in found.unreachable if name in parts and name not in asked]
+    report_errors(outcome.error for outcome in done.outcomes)
+    ended = (outcome.item.node.name for outcome in done.outcomes if not outcome.error)
     return StoppedRun(
         run_id=chosen.run_id,
-        nodes=tuple(outcome.item.node.name for outcome in done.outcomes if not outcome.error),
+        nodes=tuple(name for name in dict.fromkeys(ended) if name not in done.left),
         checkpoint_step=done.checkpoint_step,
-        left=(*(error.node for error in failed), *silent),
+        left=done.left,
         cluster=next((cluster_of(one.node) for one in containers), ""),
     )
 
@@ -128,7 +151,21 @@ def tell_missing(found: FoundRuns) -> None:
 
 
 def half_way(run: Run) -> str:
-    """Return the next step for a run that is only partly stopped or partly launched; empty otherwise."""
+    """Lines on a run that is only partly stopped or partly launched, or of which nodes show another attempt than the
+    one on record, each with the next step; empty otherwise."""
+    return "\n".join(filter(None, (beside_the_record(run), _half_way(run))))
+
+
+def beside_the_record(run: Run) -> str:
+    """Lines on attempts that this computer's record does not know; empty where nodes show none."""
+    plan = RunRecord(run.run_id).newest_plan()
+    lines = [foreign_line(run)] if run.foreign else []
+    if plan and not plan.cluster and plan.attempt < run.attempt:
+        lines.append(superseded_line(run, plan.attempt))
+    return "\n".join(lines)
+
+
+def _half_way(run: Run) -> str:
     record = RunRecord(run.run_id)
     if (run.is_going and record.was_stopped(run.attempt)) or (run.half_launched and record.is_stopping()):
         plan = record.plan()

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.stopping import beside_the_record
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_error, say, write_json, write_line
 from orchestrator.fleet.checkpoints.replicate import replicate
@@ -32,7 +33,7 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, R
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run import Member, Run, State
+from orchestrator.specs.run import Run, State
 from orchestrator.specs.secret import concealed
 
 LOOKS = 20
@@ -105,7 +106,10 @@ def tell_hooks(results: Sequence[HookResult]) -> None:
 def _replicate(nodes: Sequence[Node], plan: Plan, _step: int) -> None:
     """Copy a checkpoint to other nodes, so that the loss of rank 0's machine costs one interval at most."""
     if plan.replicas and plan.nnodes > 1:
-        for error in replicate(nodes, plan, copies=plan.replicas).failed:
+        done = replicate(nodes, plan, copies=plan.replicas)
+        if done.step is not None and done.copied:
+            RunRecord(plan.run_id).note_copies(done.step, done.sha256, done.copied)
+        for error in done.failed:
             say(f"note: no copy of the checkpoint there: {error}")
 
 
@@ -170,7 +174,9 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
     _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
-        run = _as_launched_here(choose_run(find_runs(everyone), wanted))
+        run = choose_run(find_runs(everyone), wanted)
+        if lines := beside_the_record(run):
+            say(lines)
         resume = LaunchOptions(resume=run.run_id)
         plan = plan_to_continue(everyone, machines, resume, ask=not mode.as_json, attempt=run.attempt)
         names = (*(part.node for part in plan.nodes), *plan.away)
@@ -192,26 +198,6 @@ def _must_be_of_machines(wanted: str | None) -> None:
                     hint=f"orch logs -f {plan.run_id}",
                 )
             return
-
-
-def _as_launched_here(run: Run) -> Run:
-    """Return the run as this computer's own attempt while more of its containers are up than of the newest attempt: a
-    resume elsewhere would have stopped this attempt first."""
-    own = RunRecord(run.run_id).plan_from(run.attempt)
-    if own is None or own.attempt == run.attempt:
-        return run
-    members = tuple(member for attempt, member in run.earlier if attempt == own.attempt)
-    if len(_up(members)) <= len(_up(run.members)):
-        return run
-    shown = ", ".join(_up(run.members)) or "a node"
-    still = f"attempt {own.attempt}, launched from this computer, still runs on {', '.join(_up(members))}"
-    say(f"note: {shown} shows attempt {run.attempt} of run {run.run_id}, which is left out: {still}")
-    return replace(run, attempt=own.attempt, members=members)
-
-
-def _up(members: Sequence[Member]) -> list[str]:
-    """Return the nodes with a container that runs or was created."""
-    return sorted({member.node for member in members if member.state in (State.RUNNING, State.CREATED)})
 
 
 def _containers(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from contract.checkpoint import StartPoint
 from orchestrator.fleet.checkpoints.copy import best_of, copy_best, copy_checkpoint
-from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey
+from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey, verify
 from orchestrator.fleet.fan_out import Notify, copy_from_first
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.records import RunRecord
@@ -27,7 +28,10 @@ class Newest:
     damaged: tuple[CheckpointCopy, ...] = ()
     """Damaged checkpoints of the same step or a later one."""
     held: tuple[CheckpointCopy, ...] = ()
-    """All checkpoints of the run, judged by their sizes alone."""
+    """All checkpoints of the run that are on record, judged by their sizes alone."""
+    unreported: tuple[CheckpointCopy, ...] = ()
+    """Those that are not: no rank has reported them to this computer, or the run has left their branch. A person may
+    choose one."""
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
 
@@ -35,15 +39,74 @@ class Newest:
     def step(self) -> int | None:
         return self.copies[0].step if self.copies else None
 
+    @property
+    def resumes(self) -> StartPoint | None:
+        """The checkpoint that the next attempt resumes from; None: there is none."""
+        return StartPoint(step=self.copies[0].step, sha256=self.copies[0].identity[1]) if self.copies else None
 
-def newest_anywhere(nodes: Sequence[Node], places: Places, run_id: str) -> Newest:
-    """Find the newest undamaged checkpoint of a run. Nodes that do not answer are left out."""
+    @property
+    def in_question(self) -> tuple[CheckpointCopy, ...]:
+        """Those not on record that a run would resume from if it believed the nodes: the newest first."""
+        least = -1 if self.step is None else self.step
+        return tuple(sorted((one for one in self.unreported if one.step >= least), key=lambda one: -one.step))
+
+
+def newest_anywhere(
+    nodes: Sequence[Node], places: Places, run_id: str, lineage: Collection[tuple[int, str]] | None = None
+) -> Newest:
+    """Find the newest undamaged checkpoint of a run. Nodes that do not answer are left out.
+
+    `lineage`: step and hash of the checkpoints that count; None: all count, as on the shared storage of a cluster.
+    """
     found = survey(nodes, places, run_id)
-    held, spoilt = tuple(one for one in found.held if one.run_id == run_id), list[CheckpointCopy]()
+    every, spoilt = tuple(one for one in found.held if one.run_id == run_id), list[CheckpointCopy]()
+    held = tuple(one for one in every if lineage is None or one.identity in lineage)
     copies = newest_sound(nodes, held, damaged=spoilt.append)
     lowest = copies[0].step if copies else 0
-    broken = [one for one in held if one.problem and one.step >= lowest]
-    return Newest(copies=copies, damaged=(*spoilt, *broken), held=held, silent=tuple(found.unreachable))
+    steps = None if lineage is None else {step for step, _ in lineage}  # a manifest that is damaged has another hash
+    broken = [one for one in every if one.problem and one.step >= lowest and (steps is None or one.step in steps)]
+    return Newest(
+        copies=copies,
+        damaged=(*spoilt, *broken),
+        held=held,
+        unreported=tuple(one for one in every if one not in held and not one.problem),
+        silent=tuple(found.unreachable),
+    )
+
+
+def chosen_checkpoint(nodes: Sequence[Node], newest: Newest, step: int, sha256: str) -> Newest:
+    """The same with the checkpoint that a person has chosen, on record or not; `sha256` may be the beginning of its
+    hash. ConfigError: no node that answers has it, or it is damaged."""
+    every = (*newest.held, *newest.unreported)
+    group = [one for one in every if one.step == step and one.identity[1].startswith(sha256) and not one.problem]
+    looked = verify(nodes, group)
+    sound = tuple(one for one in looked if not one.problem)
+    found = {one.identity for one in sound}
+    if len(found) != 1:
+        damaged = [f"{one.node}: {one.folder}: {one.problem}" for one in looked if one.problem]
+        raise ConfigError(
+            f"{len(found) or 'no'} intact checkpoint{'s' * (len(found) > 1)} {step}:{sha256}",
+            problems=[*damaged, *sorted({f"there is {name_of(one)}, on {one.node}" for one in every})],
+            hint="choose one of these",
+        )
+    left = tuple(one for one in newest.unreported if one.identity not in found)
+    return replace(newest, copies=sound, unreported=left)
+
+
+def name_of(held: CheckpointCopy) -> str:
+    """The name of a checkpoint on the command line."""
+    return f"{held.step}:{held.identity[1][:8]}"
+
+
+def unreported_lines(newest: Newest, run_id: str) -> list[tuple[str, str]]:
+    """Node and text for each checkpoint that is newer than the one to be used, and not on record."""
+    return [
+        (
+            one.node,
+            f"step {one.step} is not on record: not used; to use it: orch resume {run_id} --checkpoint {name_of(one)}",
+        )
+        for one in newest.in_question
+    ]
 
 
 def holding(facts: Mapping[str, NodeFacts], newest: Newest) -> Mapping[str, NodeFacts]:
@@ -62,6 +125,8 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
 
     `notify` gets the damaged ones. Raises the last error if no copy succeeded.
     """
+    for node, text in unreported_lines(newest, plan.run_id):
+        notify(node, Progress(text=text))
     for one in newest.damaged:
         notify(one.node, Progress(text=f"checkpoint of step {one.step} not used: {one.problem}"))
     if newest.step is None:
@@ -88,8 +153,19 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
             notify(master.node, Progress(text=f"best.json was not copied from {best.node}: {error}"))
 
 
+def _reported(record: RunRecord) -> tuple[int, str]:
+    """Step and node of the newest checkpoint that the run has reported; 0 where there is none."""
+    known = next(((one.step, one.node or "another node") for one in record.journal.lineage()), None)
+    return known or last_checkpoint(record) or (0, "")
+
+
 SAYS_WHERE = ("--from-scratch", "--resume")
 """Trainer options that select the first step."""
+
+
+def says_where(command: Sequence[str]) -> bool:
+    """Whether the words of the command select the first step."""
+    return any(word.partition("=")[0] in SAYS_WHERE for word in command)
 
 
 def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str:
@@ -98,7 +174,7 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
     ConfigError: every checkpoint that is left is damaged. PreflightError: no node that answers has one. A run never
     restarts from step 0 unasked.
     """
-    if any(word.partition("=")[0] in SAYS_WHERE for word in command):
+    if says_where(command):
         return ""
     pulled = f"with one that you have pulled: orch checkpoints push {record.run_id}"
     fresh_start = f"to start from the beginning: orch resume {record.run_id} -- {shlex.join(command)} --from-scratch"
@@ -108,7 +184,13 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
             problems=[f"{one.node}: {one.folder}: {one.problem}" for one in newest.damaged],
             hint=f"the files stay as they are; {pulled}; {fresh_start}",
         )
-    reported, node = last_checkpoint(record) or (0, "")
+    reported, node = _reported(record)
+    if newest.step is None and newest.in_question:
+        raise ConfigError(
+            f"no checkpoint of run {record.run_id} that is on record on this computer is left",
+            problems=[f"{node}: {text}" for node, text in unreported_lines(newest, record.run_id)],
+            hint=f"if you know where it is from, choose it with --checkpoint; {pulled}; {fresh_start}",
+        )
     if newest.step is None and reported:
         silent = f"{', '.join(newest.silent)} did not answer; once it does, try again; or " if newest.silent else ""
         raise PreflightError(

@@ -21,6 +21,8 @@ class Replicated:
 
     step: int | None
     """Step of the newest checkpoint on the node of rank 0; None if it has none yet or was not among the given nodes."""
+    sha256: str = ""
+    """Hash of its manifest."""
     holders: tuple[str, ...] = ()
     """Other nodes that have a copy now; `copied` are those to which it was sent."""
     copied: tuple[str, ...] = ()
@@ -66,7 +68,8 @@ def replicate(
             if error.node == plan.master:
                 raise
             failed.append(error)
-    return Replicated(step=newest.step, holders=tuple(holders), copied=tuple(copied), failed=tuple(failed))
+    step, sha256 = newest.identity
+    return Replicated(step=step, sha256=sha256, holders=tuple(holders), copied=tuple(copied), failed=tuple(failed))
 
 
 def _of(found: Survey, node: str, run_id: str) -> list[CheckpointCopy]:

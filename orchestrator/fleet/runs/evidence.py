@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from contract.events import is_redrawn
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 from orchestrator.fleet.fan_out import fan_out
@@ -78,11 +79,14 @@ def evidence_lines(record: RunRecord, plan: Plan | None) -> tuple[RunLine, ...]:
 
 def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine]:
     """The first `LAST_LINES` of a node's lines, which come newest first, and the first of each of these ranks."""
-    chars, heard = 0, set[int | None]()
+    chars, kept, heard = 0, 0, set[int | None]()
     for number, line in enumerate(lines):
-        full = number >= LAST_LINES or chars > LAST_CHARS
+        full = kept >= LAST_LINES or chars > LAST_CHARS
         if full and (heard >= ranks or number >= LINES_READ):
             return
+        if is_redrawn(line.text):
+            continue
+        kept += 1
         if not full or (line.rank in ranks and line.rank not in heard):
             yield line
         chars += len(line.text)

@@ -14,7 +14,9 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
 from orchestrator.specs.labels import RunLabels, read_labels
-from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
+from orchestrator.state.journal import Journal
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -53,6 +55,13 @@ class LabelledContainer:
     node: str
     facts: ContainerFacts
     says: RunLabels
+    scheduled: bool = False
+    """Whether it is a part of a job, of which the scheduler makes the attempts."""
+
+    @property
+    def claimed(self) -> tuple[int, str]:
+        """Its attempt and the id of the claim."""
+        return self.says.attempt, self.says.claim
 
     @property
     def member(self) -> Member:
@@ -62,6 +71,10 @@ class LabelledContainer:
 def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     """Ask every node for its containers with a run's label. `some`: these are a choice of nodes, so that a rank which
     none of them shows is not lost, but may be on another one."""
+    from orchestrator.nodes.cluster_nodes import (
+        cluster_of,
+    )  # with the engine of processes: readers of records need none
+
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
     held: dict[str, list[LabelledContainer]] = {}
@@ -69,8 +82,9 @@ def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     for outcome in outcomes:
         of_runs, others = split_by_labels(outcome.item.name, outcome.result or ())
         strange += others
+        scheduled = bool(cluster_of(outcome.item))
         for one in of_runs:
-            held.setdefault(one.says.run_id, []).append(one)
+            held.setdefault(one.says.run_id, []).append(replace(one, scheduled=scheduled))
     runs = [_assemble(run_id, shown) for run_id, shown in held.items()]
     if not some:
         runs = [_with_lost(run, unreachable) for run in runs]
@@ -118,7 +132,7 @@ def choose_run(found: FoundRuns, wanted: str | None) -> Run:
 
 def only_run_of(found: FoundRuns, user: str) -> Run:
     """The only active run of this user: a stop without a run id never touches another user's run and never guesses."""
-    active = [run for run in found.runs if run.is_going]
+    active = [run for run in found.runs if run.active_nodes]
     mine = [run for run in active if run.user == user]
     if len(mine) == 1:
         return mine[0]
@@ -132,11 +146,9 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
 
 
 def must_be_over(found: FoundRuns, run_id: str) -> None:
-    """ConflictError if the run is still active: two writers would corrupt its checkpoints."""
-    members = [one for run in found.runs if run.run_id == run_id for one in run.members]
-    active = (State.RUNNING, State.CREATED, State.QUEUED)
-    holders = [member.node for member in members if member.state in active]
-    if holders:
+    """ConflictError if a container of the run has not ended, whatever its attempt: two writers would corrupt its
+    checkpoints."""
+    if holders := [name for run in found.runs if run.run_id == run_id for name in run.active_nodes]:
         raise ConflictError(
             f"run {run_id} still runs on {', '.join(holders)}",
             hint=f"to stop it and continue: orch restart {run_id}; to end it: orch stop {run_id}",
@@ -152,24 +164,97 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
     )
 
 
+def every_container(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
+    """The containers of all attempts of the run that can be talked to."""
+    members = [*run.members, *(member for _, member in run.earlier)]
+    return tuple(
+        RunningContainer.of(nodes[member.node], member.node_rank, member.container)
+        for member in members
+        if member.container is not None and member.node in nodes
+    )
+
+
 def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:
-    """The newest attempt, as most of its containers describe it."""
-    attempt = max(one.says.attempt for one in held)
-    newest = [one for one in held if one.says.attempt == attempt]
-    alike = Counter(replace(one.says, node_rank=0) for one in newest)
+    """The current attempt, as most of its containers describe it; the others beside it."""
+    record = RunRecord(run_id)
+    plan = record.newest_plan()
+    if any(one.scheduled for one in held):
+        parts = _of_attempt(held, max(one.says.attempt for one in held if one.scheduled))
+    elif plan:
+        parts = _by_record(held, record.journal, plan)
+    else:
+        parts = _by_votes(held)
+    alike = Counter(replace(one.says, node_rank=0) for one in parts.current or held)
     says = alike.most_common(1)[0][0]
     return Run(
         run_id=run_id,
         project=says.project,
-        attempt=attempt,
+        attempt=parts.attempt,
         user=says.user,
         started_at=says.started_at,
-        nnodes=says.nnodes or len(newest),
+        nnodes=plan.nnodes if plan and not parts.current else says.nnodes or len(parts.current),
         command=says.command,
         master=says.master,
-        members=tuple(sorted((one.member for one in newest), key=lambda member: member.node_rank)),
-        earlier=tuple((one.says.attempt, one.member) for one in held if one.says.attempt != attempt),
+        members=tuple(sorted((one.member for one in parts.current), key=lambda member: member.node_rank)),
+        earlier=tuple((one.says.attempt, one.member) for one in parts.earlier),
+        foreign=tuple((one.says.attempt, one.member) for one in parts.foreign),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """Containers with a run's label, by what they are to it."""
+
+    attempt: int
+    current: Sequence[LabelledContainer]
+    earlier: Sequence[LabelledContainer]
+    foreign: Sequence[LabelledContainer] = ()
+
+
+def _of_attempt(
+    held: Sequence[LabelledContainer], attempt: int, claim: str | None = None, foreign: Sequence[LabelledContainer] = ()
+) -> _Parts:
+    """Those of one attempt and claim are the run; `foreign` and later ones, or of another claim, are not."""
+    own = [one for one in held if one not in foreign]
+    current = [one for one in own if one.says.attempt == attempt and claim in (None, one.says.claim)]
+    earlier = [one for one in own if one.says.attempt < attempt]
+    others = [one for one in own if one not in current and one not in earlier]
+    return _Parts(attempt=attempt, current=current, earlier=earlier, foreign=[*foreign, *others])
+
+
+def _by_record(held: Sequence[LabelledContainer], journal: Journal, plan: Plan) -> _Parts:
+    """This computer's record decides: one container with a later number would otherwise hide the run from `stop`.
+
+    A later claim counts once more than half of the recorded nodes show it: another computer has continued the run.
+    """
+    nodes = {part.node for part in plan.nodes}
+    shown: dict[tuple[int, str], set[str]] = {}
+    for one in held:
+        if one.says.attempt > plan.attempt and one.node in nodes:
+            shown.setdefault(one.claimed, set()).add(one.node)
+    if later := [claimed for claimed, where in shown.items() if 2 * len(where) > len(nodes)]:
+        return _of_attempt(held, *max(later))
+    foreign = [one for one in held if _is_foreign(one, journal, plan.attempt)]
+    known = [one.says.attempt for one in held if one not in foreign]
+    return _of_attempt(held, max(known, default=plan.attempt), foreign=foreign)
+
+
+def _is_foreign(one: LabelledContainer, journal: Journal, newest: int) -> bool:
+    """Whether the record, whose newest attempt that is, has not made this container."""
+    known = journal.attempt(one.says.attempt)
+    if one.says.attempt > newest or known is None:
+        return one.says.attempt > newest  # earlier ones may be from before this computer took the run over
+    made = known.started.containers.values() if known.started else ()
+    return known.claim.id != one.says.claim or (bool(made) and one.facts.id not in made)
+
+
+def _by_votes(held: Sequence[LabelledContainer]) -> _Parts:
+    """Without a record each node votes for the claim of the last attempt that it shows; one with active containers goes
+    first, and of equals the highest number."""
+    active = Counter(one.claimed for one in held if one.facts.state in ACTIVE)
+    last = {node: max(one.claimed for one in held if one.node == node) for node in {one.node for one in held}}
+    votes = Counter(last.values())
+    return _of_attempt(held, *max(last.values(), key=lambda claimed: (active[claimed], votes[claimed], claimed)))
 
 
 def _with_lost(run: Run, unreachable: Mapping[str, OrchError]) -> Run:

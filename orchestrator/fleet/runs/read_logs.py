@@ -235,18 +235,21 @@ def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
 
 
 def collect_logs(
-    containers: Sequence[RunningContainer], record: RunRecord
+    containers: Sequence[RunningContainer], record: RunRecord, into: KeptLines | None = None
 ) -> tuple[Outcome[RunningContainer, int], ...]:
-    """Append what each container wrote since its last recorded line; the number of new lines. The outcome is an
-    `UnkeptError` where they could not be written."""
+    """Append what each container wrote since its last recorded line, to `into` if it is given; the number of new lines.
+    The outcome is an `UnkeptError` where they could not be written."""
+    lines = into or record
 
     def bring(container: RunningContainer) -> int:
-        last = record.last_time(container.node.name, container.id)
-        with record.open_log(container.node.name, container.id) as kept:
+        last = lines.last_time(container.node.name, container.id)
+        with lines.open_log(container.node.name, container.id) as kept:
             veil = veil_at(container.node, container.secrets, record.veil)
             number = 0
             for line in container.node.engine.logs(container.id, since=last):
-                kept.keep(run_line(container, line, veil))
+                entry = run_line(container, line, veil)
+                kept.keep(entry)
+                record.note_checkpoint(entry, container.id)
                 number += 1
         if kept.problem:
             raise UnkeptError(kept.problem)

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
+from contract.events import CheckpointWritten
 from orchestrator.fleet.runs.event_index import EventIndex
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.secrets import veil_of
@@ -28,9 +29,12 @@ from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
+from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 from orchestrator.state.journal import (
+    CheckpointEntry,
     ClaimEntry,
+    CopiedEntry,
     EndEntry,
     ForecastEntry,
     HookEntry,
@@ -46,6 +50,7 @@ from orchestrator.state.journal import (
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
 
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
@@ -146,7 +151,35 @@ class RunRecord(KeptLines):
         known = self.journal.attempt(plan.attempt)
         if not known or not known.is_open or self._read_plan(plan.attempt)[0] != plan:
             self.save_intent(plan)
-        self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers)))
+        self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers), resumes=plan.resumes))
+
+    def note_checkpoint(self, line: RunLine, container: str) -> None:
+        """Record the checkpoint that this line reports, if it is verified, and the line is of a container of the run
+        on the node that leads it."""
+        event = line.event if CheckpointWritten.kind in line.text else None  # most lines need not be decoded
+        if not isinstance(event, CheckpointWritten) or not event.verified or event.step is None:
+            return
+        attempt = self.journal.attempt_of(container)
+        if attempt is None or not _SHA256.fullmatch(event.sha256 or "") or not self.leads(line.node, attempt):
+            return
+        entry = CheckpointEntry(attempt=attempt, step=event.step, sha256=event.sha256 or "", node=line.node)
+        known = (attempt, entry.identity)
+        with suppress(OSError):  # a full disk was reported when the lines did not fit
+            self._file.append_if(
+                lambda journal: known not in [(one.attempt, one.identity) for one in journal.checkpoints], entry
+            )
+
+    def note_copies(self, step: int, sha256: str, nodes: Sequence[str]) -> None:
+        """Record that these nodes have a verified copy of a checkpoint."""
+        with suppress(OSError):
+            self._file.append(*(CopiedEntry(step=step, sha256=sha256, node=node) for node in nodes))
+
+    def leads(self, node: str, attempt: int) -> bool:
+        """Whether this node reports for the attempt: that of rank 0, or the first one that a forecast lets train."""
+        if (forecast := self.forecast()) and self.journal.current == self.journal.attempt(attempt):
+            return forecast.led_by(node)
+        plan = self._read_plan(attempt)[0]
+        return plan is not None and plan.master == node
 
     def rename_nodes(self, plan: Plan) -> None:
         """Replace the plan by the same one with the nodes that a scheduler gave it. An outcome of the same attempt
@@ -167,6 +200,10 @@ class RunRecord(KeptLines):
         known = (self.journal.current, self.journal.pending)
         plans = [plan for one in known if one and (plan := self._read_plan(one.number)[0])]
         return max(plans, key=lambda plan: (plan.attempt == attempt, plan.attempt), default=None)
+
+    def newest_plan(self) -> Plan | None:
+        """Plan of the newest attempt that this computer has launched or begun to launch."""
+        return self.plan_from(-1)
 
     @property
     def unreadable(self) -> str:

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import getpass
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
 
+from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer, split_by_labels
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, split_by_labels
+from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
-from orchestrator.specs.errors import UnkeptError
+from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 
+MARK_S = 10.0
 LEFT_STOP_S = 10
 """Stop timeout for leftover containers of a stopped run: they wait for their peers and have nothing to save."""
+
+
+FOREIGN = "foreign"
+"""Folder of a record with the lines of containers that are no part of the run: nothing about it is read from them."""
+
+# A constant; $1 folder of the project, which may begin with ~, $2 run id, $3 text, $4 name of the file. Only where the
+# run has a folder: agents that are started there again see it.
+_MARK = """
+root=$1
+case $root in "~"*) root=$HOME${root#"~"};; esac
+cd -- "$root/runs/$2" 2>/dev/null || exit 0
+printf '%s\\n' "$3" > ".$4.new" && mv -f -- ".$4.new" "$4" && { sync -- "$4" . 2>/dev/null || sync; }
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +47,95 @@ class Stopped:
     """Result of stopping a run."""
 
     outcomes: tuple[Outcome[RunningContainer, ContainerFacts | None], ...]
+    """For each container of the run, of whatever attempt."""
     checkpoint_step: int | None
     """Step of the last checkpoint that rank 0 reported as written and verified."""
+    left: Mapping[str, str]
+    """Nodes where a container may still run, each with the reason."""
 
 
 def stop_run(
-    containers: Sequence[RunningContainer],
+    nodes: Sequence[Node],
     record: RunRecord,
     *,
     timeout_s: int,
+    silent: Mapping[str, OrchError] = MappingProxyType({}),
+    places: Mapping[str, str] = MappingProxyType({}),
     on_step: Callable[[str, str], None] = lambda _node, _step: None,
 ) -> Stopped:
-    """Send SIGTERM on all nodes together, SIGKILL after `timeout_s`; record the logs and remove the containers."""
+    """End every container of the run on these nodes, whatever attempt its label names.
 
+    A mark in the run's folder keeps agents from starting to train again, then SIGTERM goes to all containers together,
+    SIGKILL after `timeout_s`; the lines are recorded and the containers removed. Then the nodes are asked again.
+
+    `silent`: nodes that gave no answer; `places`: the project's folder on each node.
+    """
     record.mark_stopping()
-    outcomes = stop_containers(containers, record, timeout_s=timeout_s, on_step=on_step)
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    text = f"stopped by {by} at {datetime.now(UTC).isoformat(timespec='seconds')}"
+    marked = [node for node in nodes if node.name in places]
+    fan_out(marked, lambda node: _mark(node, places[node.name], record.run_id, text), timeout_s=MARK_S)
+    found = find_runs(nodes)
+    silent = {**silent, **found.unreachable}
+    run = next((run for run in found.runs if run.run_id == record.run_id), None)
+    containers, foreign = _to_stop(run, nodes) if run else ((), ())
+    outcomes = stop_containers(containers, record, foreign=foreign, timeout_s=timeout_s, on_step=on_step)
     checkpoint = last_checkpoint(record)
     step = checkpoint[0] if checkpoint else None
     if record.outcome() is None:  # a run that had ended before stays what it was
         record.save_outcome("stopped", "no checkpoint" if step is None else f"checkpoint of step {step}")
-    return Stopped(outcomes=outcomes, checkpoint_step=step)
+    may_hold = _may_hold(record.newest_plan(), run, [node.name for node in nodes], silent)
+    left = may_hold | _still_there(nodes, record.run_id, outcomes)
+    return Stopped(outcomes=outcomes, checkpoint_step=step, left=left)
+
+
+def _mark(node: Node, place: str, run_id: str, text: str) -> None:
+    argv = ["sh", "-c", _MARK, "sh", place, run_id, text, STOPPED]
+    node.run(argv, timeout_s=MARK_S).check("marking the run as stopped")
+
+
+def _to_stop(run: Run, nodes: Sequence[Node]) -> tuple[tuple[RunningContainer, ...], tuple[RunningContainer, ...]]:
+    """The run's containers, and those that are no part of it. Of a job's earlier lives those that have not ended: the
+    scheduler has the others."""
+    by_name = {node.name: node for node in nodes}
+
+    def of(members: Sequence[Member]) -> tuple[RunningContainer, ...]:
+        return tuple(
+            RunningContainer.of(by_name[member.node], member.node_rank, member.container)
+            for member in members
+            if member.container is not None and member.node in by_name
+        )
+
+    jobs = {node.name for node in nodes if cluster_of(node)}
+    earlier = [one for _, one in run.earlier if one.state in ACTIVE or one.node not in jobs]
+    return of((*run.members, *earlier)), of([one for _, one in run.foreign])
+
+
+def _may_hold(
+    plan: Plan | None, run: Run | None, asked: Sequence[str], silent: Mapping[str, OrchError]
+) -> dict[str, str]:
+    """Nodes of the run that were not asked or gave no answer. Those that were given up count too: their machines start
+    a container again. Where no plan names the nodes, any silent node may hold what is missing."""
+    whole = run is None or len([one for one in run.members if one.container]) >= run.nnodes
+    known = plan is not None and not plan.cluster and (run is None or run.attempt <= plan.attempt)
+    own = [*(part.node for part in plan.nodes), *plan.away] if plan and not plan.cluster else []
+    names = own if known or whole else [*own, *silent]
+    return {
+        name: silent[name].message if name in silent else "it is not in the inventory"
+        for name in dict.fromkeys(names)
+        if name in silent or name not in asked
+    }
+
+
+def _still_there(
+    nodes: Sequence[Node], run_id: str, outcomes: Sequence[Outcome[RunningContainer, ContainerFacts | None]]
+) -> dict[str, str]:
+    """Nodes that still show a container of the run that has not ended, or did not answer or stop it."""
+    held = {outcome.item.node.name for outcome in outcomes}
+    found = find_runs([node for node in nodes if node.name in held])
+    left = {name: error.message for name, error in found.unreachable.items()}
+    left |= {name: "it shows a container" for run in found.runs if run.run_id == run_id for name in run.active_nodes}
+    return left | {outcome.item.node.name: outcome.error.message for outcome in outcomes if outcome.error}
 
 
 def stop_containers(
@@ -53,19 +143,27 @@ def stop_containers(
     record: RunRecord,
     *,
     timeout_s: int,
+    foreign: Sequence[RunningContainer] = (),
     on_step: Callable[[str, str], None] = lambda _node, _step: None,
 ) -> tuple[Outcome[RunningContainer, ContainerFacts | None], ...]:
-    """Stop them all at once and record their logs; remove those that ended, unless their lines could not be kept."""
+    """Stop them all at once and record their logs; remove those that ended, unless their lines could not be kept.
+
+    `foreign`: containers that are no part of the run; their lines are kept apart.
+    """
 
     def end(container: RunningContainer) -> ContainerFacts | None:
         container.node.engine.stop(container.id, timeout_s)
         on_step(container.node.name, "stopped")
         return container.node.engine.container(container.id)
 
-    outcomes = fan_out(containers, end, timeout_s=timeout_s + 30.0)
+    outcomes = fan_out((*containers, *foreign), end, timeout_s=timeout_s + 30.0)
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
-    unkept = [one.item.node.name for one in collect_logs(ended, record) if isinstance(one.error, UnkeptError)]
-    fan_out([one for one in ended if one.node.name not in unkept], discard)  # their engines keep the lines
+    collected = collect_logs([one for one in ended if one not in foreign], record)
+    if foreign:
+        others = KeptLines(record.folder / FOREIGN)
+        collected += collect_logs([one for one in ended if one in foreign], record, others)
+    unkept = [outcome.item for outcome in collected if isinstance(outcome.error, UnkeptError)]
+    fan_out([one for one in ended if one not in unkept], discard)  # their engines keep the lines
     return outcomes
 
 

@@ -98,7 +98,7 @@ class AttemptReport:
                 self.verdict = event
             case GroupJoined():
                 self.samples_per_step = event.samples_per_step
-            case ForecastMade(forecast=forecast) if event.rank == 0:
+            case ForecastMade(forecast=forecast) if event.rank == 0 and line.node == self.plan.master:
                 self.forecast = forecast
                 with suppress(OSError):  # a full disk was reported when the lines did not fit
                     self.record.save_forecast(forecast)  # at once: `orch status` shows it during the run

@@ -244,6 +244,7 @@ class _LogReader:
                     known = "" if line.time > known else known
                     if not known:
                         kept.keep(entry)
+                    self._record.note_checkpoint(entry, container.id)
                     known = "" if line.time == known else known
                     self.last = line.time
                     while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
+from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, says_where, steps_lost
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
@@ -110,7 +110,7 @@ def start_next_attempt(
     foreign = {outcome.item.name: outcome.error for outcome in cleared if isinstance(outcome.error, ConflictError)}
     wanted = [node for node in wanted if node.name not in foreign]
     places = places_in(pool.request.nodes, pool.request.project)
-    newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id))
+    newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id, lineage_of(record)))
     previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest)
     facts, refused = fit(pool, [node.name for node in wanted], plan.run_id)
     refused += [f"{name}: it shows {words}" for name, words in claimed.left_out.items() if name in names]
@@ -135,7 +135,7 @@ def start_next_attempt(
         attempt=claim.attempt,
         claim=claim.id,
     )
-    next_plan = plan_launch(request, previous.holding(facts), identity)
+    next_plan = plan_launch(request, previous.holding(facts), previous.continued(identity, request.command))
     return next_plan, previous.launch_next(next_plan, notify)
 
 
@@ -159,6 +159,10 @@ class PreviousAttempt:
         held = holding(facts, self.newest.result())
         return {name: replace(one, ports_in_use=one.ports_in_use - self.frees) for name, one in held.items()}
 
+    def continued(self, identity: RunIdentity, command: Sequence[str]) -> RunIdentity:
+        """The identity of an attempt that resumes from the newest checkpoint, unless its command says where from."""
+        return identity if says_where(command) else replace(identity, resumes=self.newest.result().resumes)
+
     def launch_next(
         self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({})
     ) -> tuple[RunningContainer, ...]:
@@ -173,6 +177,17 @@ class PreviousAttempt:
         taking = {part.node for part in plan.nodes}
         elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
         return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, notify=notify)
+
+
+def collect_known(containers: Sequence[RunningContainer], record: RunRecord) -> None:
+    """Record what the containers of known attempts wrote: a checkpoint that they report counts."""
+    journal = record.journal
+    collect_logs([one for one in containers if journal.attempt_of(one.id) is not None], record)
+
+
+def lineage_of(record: RunRecord) -> frozenset[tuple[int, str]]:
+    """Step and hash of the checkpoints that count."""
+    return frozenset(one.identity for one in record.journal.lineage())
 
 
 def fit(pool: NodePool, names: Sequence[str], run_id: str) -> tuple[dict[str, NodeFacts], list[str]]:
