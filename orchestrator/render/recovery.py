@@ -12,6 +12,7 @@ from contract.events import (
     WaitingForNodes,
 )
 from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
+from orchestrator.render.printable import printable
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 
@@ -59,7 +60,7 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
         more = f" (restarts left: {left})" if left >= 0 else ""
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
     if isinstance(event, LivenessReported) and line.node_rank == 0:
-        return event.message
+        return printable(event.message)
     if not isinstance(event, NodesEvent):
         return ""
     names = "?" if event.nodes is None else ", ".join(event.nodes)
