@@ -447,6 +447,50 @@ class NodesRecovered(NodesEvent, kind="recovered"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputsEvent(AgentEvent):
+    """An event about files that ranks wrote, which are compared before each start."""
+
+    nodes: Texts | None = None
+    source: Text | None = None
+    """Node that has the files."""
+    path: Text | None = None
+    """A file by its path in the folder of the script: of several, the largest."""
+    size: Int | None = None
+    """Bytes of this file."""
+    more: Int | None = None
+    """Number of the other files."""
+    total: Int | None = None
+    """Bytes of all files."""
+    seconds: Float | None = None
+    """Time of the copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsMissing(OutputsEvent, kind="outputs_missing"):
+    """`nodes` do not have files that ranks wrote on `source`. `seconds` is an estimate."""
+
+    outdated: Flag | None = None
+    """Whether `nodes` have older copies of all of them."""
+    other_ranks: Flag | None = None
+    """Whether another rank than rank 0 wrote them."""
+    why_not: Text | None = None
+    """`off`, `limit` or `other_ranks`: why they are not copied; None: they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsDiffer(OutputsEvent, kind="outputs_differ"):
+    """A file has another content on each of two nodes: each keeps its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsCopied(OutputsEvent, kind="outputs_copied"):
+    """A copy between the event's node and rank 0's, `source`, has ended: `more` files were copied."""
+
+    problem: Text | None = None
+    """A file that was not copied, and why; empty: all were."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResourcesSampled(AgentEvent, kind="resources"):
     """Resources in use on the node in the last ten seconds, and where its ranks are."""
 

@@ -427,15 +427,6 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     )  # fmt: skip
 
 
-def together(signs: Sequence[RankSigns], history: LivenessHistory) -> str:
-    """How often the ranks exchange, for a run in which they do; empty where it is not known."""
-    rates = [one.collectives / one.steps for one in history.trained.values() if one.steps]
-    if len(rates) < 2 or not max(rates):
-        return ""
-    size = max((one.largest or 0 for one in signs), default=0)
-    return f"together: {max(rates):.1f} collectives per step" + (f", up to {size:,} elements" if size else "")
-
-
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -26,6 +26,7 @@ from contract.events import (
     NodesStalled,
     OptionsChosen,
     OutputProgress,
+    OutputsMissing,
     ProgressEvent,
     RankFailed,
     RankLeftOut,
@@ -388,6 +389,8 @@ def _moment(event: Event) -> tuple[str, str] | None:
             return "fault", _of_nodes(event)
         case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
+        case OutputsMissing() if not event.other_ranks:
+            return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
         case TrainingResumed() if event.step:
             return "phase", f"resumed from step {event.step:,}"
         case CheckpointWritten():

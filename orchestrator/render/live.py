@@ -377,7 +377,7 @@ class LiveModel:
 
     def _note(self, name: str, event: Any, at: float | None = None) -> None:
         if text := recovery_line(event):
-            self._fault(name, text[2:], at)
+            self._fault(name, text.partition("\n")[0][2:], at)
 
     def _fault(self, name: str, text: str, at: float | None = None) -> None:
         self._faults.append(Fault(at=self._wall() if at is None else at, node=name, text=printable(text[:LONGEST])))

@@ -57,7 +57,7 @@ def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.
     (record.folder / "plan-0.json").write_text(text)
     ran = orch("resume", record.run_id, "--dry-run", "--json", on=lan.lan("alpha", "beta", "gamma"))
     assert ran.code == 0, ran.err
-    before, after = {"hang_timeout_s": 0, **json.loads(text)}, json.loads(ran.out)["data"]
+    before, after = {"hang_timeout_s": 0, "sync_outputs": "results", **json.loads(text)}, json.loads(ran.out)["data"]
     kept = ("run_id", "command", "mounts", "secrets", "profile", *NUMBERS)
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert (after["attempt"], after["environment"]["GREETING"]) == (1, "hello")

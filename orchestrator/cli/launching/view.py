@@ -215,7 +215,7 @@ class Screen:
         if isinstance(update, Replanned):
             self.close()
             self._show_plan(update.plan)
-        if (line := printable(recovery_line(update))) and line != self._last_line:
+        if (line := "\n".join(map(printable, recovery_line(update).split("\n")))) and line != self._last_line:
             self._last_line = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 
