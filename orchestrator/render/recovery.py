@@ -18,7 +18,7 @@ from contract.events import (
 )
 from contract.result_files import COPY_LIMIT_BYTES
 from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
-from orchestrator.render.printable import counted
+from orchestrator.render.printable import counted, printable
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 
@@ -67,7 +67,7 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
         more = f" (restarts left: {left})" if left >= 0 else ""
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
     if isinstance(event, LivenessReported) and line.node_rank == 0:
-        return event.message
+        return printable(event.message)
     if isinstance(event, OutputsEvent):
         return _of_outputs(event, line)
     if not isinstance(event, NodesEvent):

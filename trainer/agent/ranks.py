@@ -78,7 +78,7 @@ class Ranks:
         self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
-        """Of the newest look; of ranks that have ended well, the last ones."""
+        """Signs of the newest look; the last ones of ranks that have ended well."""
         self._write = write
         self._scratch = ScratchFolder()
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
