@@ -79,7 +79,7 @@ def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine
     chars, kept, heard = 0, 0, set[int | None]()
     for number, line in enumerate(lines):
         full = kept >= LAST_LINES or chars > LAST_CHARS
-        if full and (heard >= ranks or number >= LINES_READ):
+        if (full and heard >= ranks) or number >= LINES_READ:
             return
         if is_redrawn(line.text):
             continue
