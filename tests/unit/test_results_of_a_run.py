@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from contract.result_files import COPY_LIMIT_BYTES, ResultFile, ResultFiles
 from contract.run_folder import COPIED
@@ -27,7 +28,7 @@ class Lan:
         self.places = {name: str(folder / name) for name in self.nodes}
         self.said: list[str] = []
 
-    def plan(self, *names: str, **values: object) -> Plan:
+    def plan(self, *names: str, **values: Any) -> Plan:
         return lan.plan(names, command=SCRIPT, **values)
 
     def folder(self, name: str, plan: Plan) -> Path:
