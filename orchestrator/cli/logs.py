@@ -100,8 +100,8 @@ def logs(
     specs = known_nodes(inventory, run)
     with connected_for(specs, run) as reached:
         source = resolve_logs(reached, run)
-        if source.containers and (line := spoken_by_nodes(source.run_id)):
-            say(f"note: {line}")
+        if source.containers and (spoken := spoken_by_nodes(source.run_id)):
+            say(f"note: {spoken}")
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
