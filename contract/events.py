@@ -309,6 +309,15 @@ class RankFailed(Event, kind="failed"):
         return f"{self.error or 'error'}: {self.message or ''}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineRedrawn(Event, kind="redraw"):
+    """A state of a progress bar that the agent did not pass on as a line: `orch logs --raw` shows it."""
+
+    bar: Text | None = None
+    """Text before the bar, the same for all of its states."""
+    text: Text | None = None
+
+
 # ── Events of agents ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -386,6 +395,35 @@ class StacksTaken(AgentEvent, kind="stacks"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutputProgress(AgentEvent, kind="output"):
+    """Progress that an agent has read from the output of a rank, for people: no decision depends on it."""
+
+    epoch: Float | None = None
+    """A fraction where the program prints one."""
+    epochs: StepNumber | None = None
+    step: StepNumber | None = None
+    """Position in the unit that the program counts: steps, batches or samples."""
+    steps: StepNumber | None = None
+    loss: Float | None = None
+    loss_key: Text | None = None
+    """The name of the loss in the output."""
+    not_finite: Text | None = None
+    """`nan` or `inf`, where the loss is that, twice in succession."""
+    not_finite_since: StepNumber | None = None
+    """Step of the first such loss; None where the output names none."""
+    per_s: Float | None = None
+    """Speed by the agent's own clock."""
+    unit: Text | None = None
+    remaining_s: Float | None = None
+    """Estimated seconds to the end of the training, at the time of the event."""
+
+    @property
+    def share(self) -> float | None:
+        """Part of the pass that the step belongs to, from 0 to 1."""
+        return None if self.step is None or not self.steps else min(1.0, self.step / self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodesEvent(AgentEvent):
     """An event of the coordinator about other nodes."""
 
@@ -406,6 +444,50 @@ class NodesStalled(NodesEvent, kind="stalled"):
 @dataclass(frozen=True, kw_only=True)
 class NodesRecovered(NodesEvent, kind="recovered"):
     """These nodes send again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsEvent(AgentEvent):
+    """An event about files that ranks wrote, which are compared before each start."""
+
+    nodes: Texts | None = None
+    source: Text | None = None
+    """Node that has the files."""
+    path: Text | None = None
+    """A file by its path in the folder of the script: of several, the largest."""
+    size: Int | None = None
+    """Bytes of this file."""
+    more: Int | None = None
+    """Number of the other files."""
+    total: Int | None = None
+    """Bytes of all files."""
+    seconds: Float | None = None
+    """Time of the copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsMissing(OutputsEvent, kind="outputs_missing"):
+    """`nodes` do not have files that ranks wrote on `source`. `seconds` is an estimate."""
+
+    outdated: Flag | None = None
+    """Whether `nodes` have older copies of all of them."""
+    other_ranks: Flag | None = None
+    """Whether another rank than rank 0 wrote them."""
+    why_not: Text | None = None
+    """`off`, `limit` or `other_ranks`: why they are not copied; None: they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsDiffer(OutputsEvent, kind="outputs_differ"):
+    """A file has another content on each of two nodes: each keeps its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputsCopied(OutputsEvent, kind="outputs_copied"):
+    """A copy between the event's node and rank 0's, `source`, has ended: `more` files were copied."""
+
+    problem: Text | None = None
+    """A file that was not copied, and why; empty: all were."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,7 +538,7 @@ def decode_event(text: str, rank: int | None = None) -> Event | None:
         kind = _text(values.pop("event", None))
         cls = Event.kinds.get(_OLD_KINDS.get(kind, kind), UnknownEvent)
         for owner, old, new in _OLD_NAMES:
-            if issubclass(cls, owner) and old in values:
+            if issubclass(cls, owner) and old in values and not hasattr(cls, old):
                 values.setdefault(new, values.pop(old))
         values.setdefault("rank", rank)
         own = _fields(cls, values)
@@ -478,6 +560,11 @@ def kind_in(text: str) -> str:
         return _OLD_KINDS.get(match[1], match[1])
     event = decode_event(text)
     return kind_of(event) if event else ""
+
+
+def is_redrawn(text: str) -> bool:
+    """Whether a line holds a state of a progress bar, which is none of the lines that a program leaves behind."""
+    return kind_in(text) == LineRedrawn.kind
 
 
 def kind_of(event: Event) -> str:

@@ -155,7 +155,7 @@ class LivenessHistory:
     longest_pause_s: float = 0.0
     """The longest such pause of this generation that ended by itself."""
     trained: Mapping[int, TrainingSoFar] = field(default_factory=dict)
-    """By rank, of those that have made five optimizer steps."""
+    """Work by rank, once a rank has made five optimizer steps."""
     ended: frozenset[int] = frozenset()
     """Ranks that have ended well."""
     independent: bool = False
@@ -205,8 +205,9 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     if held := [one for one in part if is_held(one, limits.note_s)]:
         return _held(held)
     still_s, note_s = history.still_s, max(limits.note_s, 3 * history.longest_pause_s)
-    waiting = [one for one in part if one.waits]
-    others = [one for one in part if not one.waits]
+    # What a rank was in a moment before it held the interpreter is no wait: a step, then `json.loads`.
+    waiting = [one for one in part if one.waits and not _is_stale(one, limits)]
+    others = [one for one in part if one not in waiting]
     if not part or still_s < limits.certain_s:
         return None
     if still_s >= note_s and (decision := _not_joined(part, still_s)):
@@ -214,7 +215,7 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     if any(one.state in ("T", "D") and _is_stale(one, limits) for one in part):
         return None  # it is about to be reported as held; its status is that of a moment before
     if not others:
-        return None if any(_is_stale(one, limits) for one in part) else _all_wait(part, history)
+        return _all_wait(part, history)
     if waiting:
         return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
     if still_s >= max(limits.all_idle_s, note_s) and (decision := _all_idle(part, history)):
@@ -424,15 +425,6 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         text=f"the ranks exchange only scalars ({collectives:,} collectives, at most {_elements(largest)}): "
         "no gradients",
     )  # fmt: skip
-
-
-def together(signs: Sequence[RankSigns], history: LivenessHistory) -> str:
-    """How often the ranks exchange, for a run in which they do; empty where it is not known."""
-    rates = [one.collectives / one.steps for one in history.trained.values() if one.steps]
-    if len(rates) < 2 or not max(rates):
-        return ""
-    size = max((one.largest or 0 for one in signs), default=0)
-    return f"together: {max(rates):.1f} collectives per step" + (f", up to {size:,} elements" if size else "")
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.lab.conftest import Orch
 
 settings.register_profile("house", deadline=None)  # the machine may be busy; what counts is the outcome
+settings.register_profile("newer", deadline=None, max_examples=20)  # another interpreter: the cases are searched once
 settings.load_profile("house")
 
 FIGURES = pytest.StashKey[list[str]]()

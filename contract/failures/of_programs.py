@@ -98,6 +98,7 @@ START = (
         r"No module named (?P<module>[\w.]{1,200})$",
     ),
     configuration("start.import", r"ImportError: (?P<what>.{1,300})"),
+    infrastructure("start.files_differ", r"^different files: (?P<path>.{1,300}) is not the same on all nodes"),
     user("start.syntax", r"(?P<problem>(?:Syntax|Indentation|Tab)Error: .{1,300})"),
     configuration(
         "start.threads",

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache
 
-from contract.events import Event, LivenessReported, NodesStalled, RankFailed, RankLeftOut, Restarting, WaitingForNodes
+from contract.events import (
+    Event,
+    LivenessReported,
+    NodesStalled,
+    OutputsMissing,
+    RankFailed,
+    RankLeftOut,
+    Restarting,
+    WaitingForNodes,
+)
 from contract.failures.tracebacks import begins, is_torch_log
 from contract.log_lines import readable
 from orchestrator.specs.run_events import RunLine
@@ -16,7 +25,7 @@ from orchestrator.specs.run_events import RunLine
 MOST_INDENTED = 400
 """Indented lines that are held until the line before them is read."""
 _ERROR_EVENTS = (RankFailed, LivenessReported, NodesStalled)
-_WARNING_EVENTS = (Restarting, WaitingForNodes, RankLeftOut)
+_WARNING_EVENTS = (Restarting, WaitingForNodes, RankLeftOut, OutputsMissing)
 _LOOK_AT = 120
 """Characters in which the level of a logging line is looked for."""
 _LEVEL_WORD = re.compile(r"(?<![\w'\"])(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w'\"])")

@@ -19,11 +19,14 @@ from contract.events import (
     ForecastMade,
     GenerationStarted,
     GroupJoined,
+    LineRedrawn,
     LivenessReported,
     NodesMeasured,
     NodesRecovered,
     NodesStalled,
     OptionsChosen,
+    OutputProgress,
+    OutputsMissing,
     ProgressEvent,
     RankFailed,
     RankLeftOut,
@@ -40,6 +43,7 @@ from contract.events import (
 )
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
+from orchestrator.checks.output_progress import newest_output, output_place, output_words
 from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
 from orchestrator.checks.run_report import Machine, Moment, OptionUsed, Phase, RunReport, SampleText
 from orchestrator.specs.curve import Curve, CurvePoints
@@ -56,6 +60,8 @@ SAMPLES, SAMPLE_CHARS = 10, 4000
 LAST_LINES, LINE_CHARS = 60, 1000
 LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
+OUTPUT_UNIT = "from its output"
+"""In the place of a unit, of a figure that was read from the output."""
 _NO_FIGURES = {"epoch"}
 """Figures of a step that a curve over steps would repeat."""
 
@@ -85,6 +91,7 @@ class RunHistory:
         self._measured: Measurement | None = None
         self._forecast: Forecast | None = None
         self._progress: ProgressEvent | None = None
+        self._printed: OutputProgress | None = None
         self._unit = ""
 
     def add(self, line: RunLine) -> None:
@@ -93,6 +100,8 @@ class RunHistory:
         if time and (self._zero is None or time < self._zero):
             self._zero, self._first_time = time, line.time
         self._last_time = max(self._last_time, line.time)
+        if isinstance(line.event, LineRedrawn):  # ten a second: the lines before it are what explains an end
+            return
         if self._figures_as_evidence or isinstance(line.event, EVENTS):
             self._evidence.add(line)
         if line.event is None:
@@ -111,6 +120,8 @@ class RunHistory:
         match event:
             case StepDone() | Evaluated():
                 self._figures(event)
+            case OutputProgress():
+                self._output(event)
             case ResourcesSampled():
                 self._resources(event, event.node or line.node, time)
             case RankStarted():
@@ -137,8 +148,15 @@ class RunHistory:
             final = event.final_step or (known.final_step if known else None)
             self._progress = dataclasses.replace(event, final_step=final)
 
+    def _output(self, event: OutputProgress) -> None:
+        """Take progress from the output into account, while no event of the program itself reports any."""
+        self._printed = newest_output([event], self._printed)
+        if self._progress is None and self._printed is event and (place := output_place(event)) is not None:
+            self._point("train", "loss", "", OUTPUT_UNIT, place, event.loss)
+
     def _figures(self, event: StepDone | Evaluated) -> None:
         group = "train" if isinstance(event, StepDone) else "validation"
+        self._curves.pop(("train", "loss", "", OUTPUT_UNIT), None)
         self._unit = event.unit or self._unit
         figures = {"loss": event.loss, "per_s": event.per_s, **event.others}
         for name, value in figures.items():
@@ -203,6 +221,7 @@ class RunHistory:
             backend=(self._joined.backend if self._joined else "") or (plan.backend if plan else ""),
             sync=forecast.sync if forecast else "",
             steps=self._progress.step if self._progress else None,
+            progress="" if self._progress else output_words(self._printed, running=False),
             final_step=self._progress.final_step if self._progress else None,
             versions=tuple(self._versions()),
             options=(*self._options, *_settings(plan)),
@@ -370,6 +389,8 @@ def _moment(event: Event) -> tuple[str, str] | None:
             return "fault", _of_nodes(event)
         case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
+        case OutputsMissing() if not event.other_ranks:
+            return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
         case TrainingResumed() if event.step:
             return "phase", f"resumed from step {event.step:,}"
         case CheckpointWritten():

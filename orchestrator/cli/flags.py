@@ -82,6 +82,14 @@ def _parameters(cls: type, shared: Mapping[str, Any]) -> Iterator[tuple[str, ins
         if get_origin(annotation) is Annotated:
             kind = inspect.Parameter.KEYWORD_ONLY
             yield each.name, inspect.Parameter(each.name, kind, annotation=annotation, default=default)
+        if flag and flag.off:
+            off = Annotated[bool, typer.Option(flag.off, help=f"Turn {flag.name} off.")]
+            yield _off(flag), inspect.Parameter(_off(flag), kind, annotation=off, default=False)
+
+
+def _off(flag: Flag) -> str:
+    """Name of the parameter of the option that turns a field off."""
+    return flag.off.removeprefix("--").replace("-", "_")
 
 
 def _annotation(each: Field[Any], flag: Flag, hint: Any) -> Any:
@@ -109,6 +117,8 @@ def _instance(cls: type, typed: dict[str, Any]) -> Any:
             flag = each.metadata.get("flag")
             parsed = flag.parse(value) if flag and flag.parse else value
             values[each.name] = tuple(parsed) if isinstance(parsed, list) else parsed
+        if (flag := each.metadata.get("flag")) and flag.off and typed.get(_off(flag)):
+            values[each.name] = "off"
     if any(each.name == "given" for each in fields(cls)):
         values["given"] = frozenset(values)
     return cls(**values)

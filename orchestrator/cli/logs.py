@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain, islice
@@ -19,6 +20,7 @@ from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import Filter, LogSource
+    from orchestrator.nodes.interface import Node
     from orchestrator.render.log_lines import LogPrinter
 
 EXAMPLES = """\
@@ -62,21 +64,24 @@ def logs(
         metavar="N",
         help="Also N lines of the same node before and after each line that --grep or --level selects.",
     ),
+    raw: bool = typer.Option(
+        False, "--raw", help="Show all lines, each state of a progress bar among them, and fold none."
+    ),
     timestamps: bool = typer.Option(False, "-t", "--timestamps", help="Show the local time of each line."),
     as_json: JsonOption = False,
     inventory: InventoryOption = None,
 ) -> int:
     """Show the output of a run's ranks, merged by time, each line with its node.
 
-    Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several nodes is shown
-    once with their names; --nodes, --rank, --grep, --level and --json show all lines. --level knows the marks of
+    Tracebacks of ranks that merely lost a peer are folded into one line, and the same line of several ranks is shown
+    once with their numbers ([0-2]); --nodes, --rank, --grep, --level, --raw and --json show all lines. A progress bar
+    is a line at every 10 % and at its end; --raw shows all of its states. --level knows the marks of
     Python's logging, warnings and tracebacks, of torch and NCCL (orch docs launch). Ctrl-C stops following; the run
     continues. Search all runs: orch search.
     """
     from orchestrator.checks.line_levels import LineLevel
-    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
+    from orchestrator.fleet.runs.read_logs import Filter, select_lines
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
 
@@ -87,7 +92,7 @@ def logs(
         since=log_time(since, option="--since"),
         until=log_time(until, option="--until"),
         tail=tail,
-        events=as_json,
+        events=as_json or raw,
         grep=_expression(grep),
         level=LineLevel(level.value),
         context=context,
@@ -95,9 +100,7 @@ def logs(
     picked = bool(nodes or grep or rank is not None or level is not LevelOption.INFO)
     specs = known_nodes(inventory, run)
     with connected_for(specs, run) as reached:
-        source = resolve_logs(reached, run)
-        if source.containers and (line := spoken_by_nodes(source.run_id)):
-            say(f"note: {line}")
+        source = _resolved(reached, run)
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
@@ -108,12 +111,24 @@ def logs(
             as_json=as_json,
             timestamps=timestamps,
             several_ranks=has_several_ranks(line for line, _ in first),
-            fold=None if as_json or picked else peers(source.record.plan()),
+            fold=None if as_json or picked or raw else peers(source.record.plan()),
+            raw=raw,
         )
         for line, matched in chain(first, lines):
             printer.print(line, context=not matched)
         printer.rest()
         return _follow(source, wanted, printer) if follow and source.running else EXIT_OK
+
+
+def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
+    """Return the source of the lines, and report where its nodes speak without a record."""
+    from orchestrator.cli.launching.stopping import spoken_by_nodes
+    from orchestrator.fleet.runs.read_logs import resolve_logs
+
+    source = resolve_logs(reached, run)
+    if source.containers and (line := spoken_by_nodes(source.run_id)):
+        say(f"note: {line}")
+    return source
 
 
 def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:

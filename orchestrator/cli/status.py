@@ -129,35 +129,36 @@ def _as_one(shown: _Shown) -> RenderableType:
 def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     """Ask the nodes for the run."""
     from orchestrator.checks.cluster_job import ClusterJob
+    from orchestrator.checks.output_progress import output_warning
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way, tell_missing
-    from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
-    from orchestrator.fleet.runs.progress import forecast_of, last_event, past_run, resources_of
-    from orchestrator.fleet.runs.read_logs import recorded_only
+    from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
+    from orchestrator.fleet.runs.progress import forecast_of, last_event, last_output, past_run, resources_of
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.nodes.cluster_nodes import cluster_of
     from orchestrator.render.runs import run_data, run_table
 
     found = find_runs(nodes)
     tell_missing(found)
-    if recorded := recorded_only(found, run):
-        return _of_the_record(past_run(recorded, found.unreachable))
-    chosen = choose_run(found, run)
+    chosen = run_or_record(found, run)
+    if isinstance(chosen, RunRecord):
+        return _of_the_record(past_run(chosen, found.unreachable))
     containers = running_containers(chosen, {node.name: node for node in nodes})
     forecast = forecast_of(containers, RunRecord(chosen.run_id))
     last = last_event(containers, forecast)
+    read = None if last else last_output(containers)
     used = resources_of(containers) if chosen.state is State.RUNNING else {}
     names = [member.node for member in chosen.members]
     slow = slow_ranks(last, names) if output.is_table and chosen.state is State.RUNNING else ()
     cluster = next((cluster_of(one.node) for one in containers), "")
     job = ClusterJob(cluster=cluster, nodes=chosen.nnodes) if cluster else None
     messages = [f"! {one.what}\n  → {one.todo(chosen.run_id, job)}" for one in slow]
-    messages += [line] if (line := half_way(chosen)) else []
+    messages += [line for line in (output_warning(read), half_way(chosen)) if line]
     codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
     return _Shown(
-        data=run_data(chosen, last, forecast, used),
+        data=run_data(chosen, last, forecast, used, output=read),
         names=names,
-        view=run_table(chosen, last, forecast, used, wide=output.wide),
+        view=run_table(chosen, last, forecast, used, output=read, wide=output.wide),
         messages=messages,
         code=codes.get(chosen.state, EXIT_OK),
         over=not chosen.is_going and not found.unreachable,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from contract.events import kind_of
+from contract.events import LineRedrawn, kind_of
+from contract.log_lines import without_rank
 from orchestrator.checks.hang import timestamp
 from orchestrator.render.consequences import Consequences
 from orchestrator.render.console import colour_of, stdout, takes_colour, write_plain
@@ -20,8 +22,18 @@ from orchestrator.specs.run_events import RunLine
 if TYPE_CHECKING:
     from rich.text import Text
 
+_HEAD_OF_TORCH = re.compile(r"^(\[?[WIEF])\d{4} [\d:.]{8,18}\s{1,4}(?:\d{1,9} )?")
 HELD_S, MOST_HELD = 1.0, 2000
 """How long a line is held for those of other nodes, by the lines' own times, and how many lines at most."""
+
+
+def shared_line(shown: SharedLine, names: Sequence[str], *, width: int, several_ranks: bool = False) -> Text:
+    """One line, with all of its writers where there are several."""
+    from rich.text import Text
+
+    if not shown.is_shared:
+        return log_line(shown.line, width=width, several_ranks=several_ranks)
+    return Text.assemble((shown.label(names), "bold"), " ", printable(shown.text))
 
 
 def log_line(said: RunLine, *, width: int, several_ranks: bool = False) -> Text:
@@ -57,46 +69,85 @@ def has_several_ranks(lines: Iterable[RunLine]) -> bool:
 
 
 @dataclass
-class _Shown:
-    """A line, and the nodes that wrote it."""
+class SharedLine:
+    """A line, and its writers."""
 
     line: RunLine
-    nodes: list[str]
+    writers: list[tuple[str, int | None]]
+    """Node and rank of each that wrote it."""
     seconds: float
     context: bool
 
+    @property
+    def is_shared(self) -> bool:
+        return len(self.writers) > 1
+
+    def label(self, names: Sequence[str]) -> str:
+        """`[0-2]`, the ranks that wrote it; the nodes, in the order of the run's, where it is of their agents."""
+        ranks = sorted({rank for _, rank in self.writers if rank is not None})
+        if len(ranks) == len(self.writers):
+            return f"[{_ranges(ranks)}]"
+        nodes = {node for node, _ in self.writers}
+        if len(nodes) > 2 and nodes == set(names):
+            return f"[all {len(nodes)} nodes]"
+        return f"[{', '.join(sorted(nodes, key=lambda node: names.index(node) if node in names else len(names)))}]"
+
+    @property
+    def text(self) -> str:
+        """The line without the prefix that names one of its ranks, where several wrote it."""
+        return without_rank(self.line.text) if self.is_shared else self.line.text
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-2,5` for ascending numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
+
 
 class SameLines:
-    """Holds each line for a moment, so that the same line of several nodes is shown once."""
+    """Holds each line for a moment, so that the same line of several ranks is shown once."""
 
     def __init__(self) -> None:
-        self._held: deque[_Shown] = deque()
-        self._by_text: dict[str, list[_Shown]] = {}
+        self._held: deque[SharedLine] = deque()
+        self._by_text: dict[str, list[SharedLine]] = {}
 
-    def hear(self, said: RunLine, *, context: bool) -> Iterator[_Shown]:
+    def hear(self, said: RunLine, *, context: bool) -> Iterator[SharedLine]:
         seconds = timestamp(said.time)
         while self._held and (len(self._held) >= MOST_HELD or abs(seconds - self._held[0].seconds) > HELD_S):
             yield self._first()
-        for shown in self._by_text.get(said.text, ()) if said.event is None else ():
-            if said.node not in shown.nodes:
-                shown.nodes.append(said.node)
+        writer, text = (said.node, said.rank), _compared(said.text)
+        for shown in self._by_text.get(text, ()) if said.event is None else ():
+            if writer not in shown.writers:
+                shown.writers.append(writer)
                 shown.context &= context
                 return
-        new = _Shown(said, [said.node], seconds, context)
+        new = SharedLine(said, [writer], seconds, context)
         self._held.append(new)
-        self._by_text.setdefault(said.text, []).append(new)
+        self._by_text.setdefault(text, []).append(new)
 
-    def rest(self) -> Iterator[_Shown]:
+    def rest(self) -> Iterator[SharedLine]:
         while self._held:
             yield self._first()
 
-    def _first(self) -> _Shown:
+    def _first(self) -> SharedLine:
         first = self._held.popleft()
-        same = self._by_text[first.line.text]
+        text = _compared(first.line.text)
+        same = self._by_text[text]
         same.remove(first)
         if not same:
-            del self._by_text[first.line.text]
+            del self._by_text[text]
         return first
+
+
+def _compared(text: str) -> str:
+    """A line without what differs between ranks that report the same: torch's prefix of an exception, and the time and
+    the process in the head of a line of its log."""
+    return _HEAD_OF_TORCH.sub(r"\1", without_rank(text))
 
 
 class LogPrinter:
@@ -110,9 +161,13 @@ class LogPrinter:
         several_ranks: bool = False,
         timestamps: bool = False,
         fold: Mapping[str, str] | None = None,
+        raw: bool = False,
     ) -> None:
         """`fold`: who has which address, where what follows from another rank's end is to be a line, and the same line
-        of several nodes is to be shown once; None: all is shown."""
+        of several ranks is to be shown once; None: all is shown. `raw`: every state of a progress bar, too."""
+        self._raw = raw
+        self._redrawn: dict[tuple[str, int | None], str] = {}
+        """The newest state of a bar of each rank: written as a line as well, it is shown once."""
         self._fold = None if fold is None else Consequences(fold)
         self._same = None if fold is None else SameLines()
         self._names = names
@@ -132,22 +187,30 @@ class LogPrinter:
         for line in self._fold.rest() if self._fold else ():
             self._show(line, context=False)
         for shown in self._same.rest() if self._same else ():
-            self._write(shown.line, shown.nodes, context=shown.context)
+            self._write(shown)
 
     def _show(self, line: RunLine, *, context: bool) -> None:
         if self._same is None:
-            self._write(line, [line.node], context=context)
+            self._write(SharedLine(line, [(line.node, line.rank)], 0.0, context))
             return
         for shown in self._same.hear(line, context=context):
-            self._write(shown.line, shown.nodes, context=shown.context)
+            self._write(shown)
 
-    def _write(self, said: RunLine, nodes: Sequence[str], *, context: bool) -> None:
+    def _write(self, shown: SharedLine) -> None:
+        said, context = shown.line, shown.context
         if self._as_json:
             write_plain(log_json(said, context=context))
             return
+        if self._raw and (state := self._redraw(said)):
+            said = replace(said, text=state)
         if said.event is not None:  # `--json` shows events
             return
-        several = f"[{self._of(nodes)}]" if len(nodes) > 1 else ""
+        drawn_by = said.node, said.rank
+        if said is shown.line and self._redrawn.get(drawn_by) == said.text:
+            del self._redrawn[drawn_by]  # the last state of a bar, which was shown when it was drawn
+            return
+        said = replace(said, text=shown.text) if shown.is_shared else said
+        several = shown.label(self._names) if shown.is_shared else ""
         time = f"{printable(stamp(said.time))} " if self._timestamps else ""
         if self._console is None:
             writer = several or _writer(said, self._width, self._several_ranks)
@@ -162,8 +225,9 @@ class LogPrinter:
             line.stylize("dim")
         self._console.print(Text.assemble(time, line))
 
-    def _of(self, nodes: Sequence[str]) -> str:
-        """The nodes in the order of the run's, `all N nodes` where no other wrote the line."""
-        if len(nodes) > 2 and set(nodes) == set(self._names):
-            return f"all {len(nodes)} nodes"
-        return ", ".join(sorted(nodes, key=lambda name: self._names.index(name) if name in self._names else len(nodes)))
+    def _redraw(self, said: RunLine) -> str:
+        """The state of a bar that the line holds; empty for any other line."""
+        if not isinstance(said.event, LineRedrawn):
+            return ""
+        self._redrawn[said.node, said.rank] = said.event.text or ""
+        return said.event.text or ""

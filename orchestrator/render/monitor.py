@@ -10,11 +10,12 @@ from rich.text import Text
 
 from contract.cost_model.units import duration
 from contract.resources import GpuUsage, ResourceUsage
+from orchestrator.checks.output_progress import LONGEST_S
 from orchestrator.render.bars import bar, sparkline
 from orchestrator.render.console import colour_of
 from orchestrator.render.live import STALLED_S, Fault, LiveNode, LiveRun, LiveSnapshot
 from orchestrator.render.printable import counted, printable
-from orchestrator.render.runs import LONGEST_S, STYLES, SWAP_MIB
+from orchestrator.render.runs import STYLES, SWAP_MIB
 from orchestrator.render.table import GAP, Column, Table
 from orchestrator.render.times import clock
 from orchestrator.specs.run import State
@@ -79,6 +80,9 @@ def run_lines(shown: LiveSnapshot, width: int, *, ascii_only: bool = False) -> l
 
 
 def _progress(run: LiveRun, shown: LiveSnapshot, width: int, *, ascii_only: bool) -> Iterator[Text]:
+    if run.step is None and run.output:
+        yield Text(run.output)
+        return
     if run.step is None:
         yield Text("no step reported yet" if run.state == State.RUNNING.value else "no step reported", GREY)
         return
@@ -98,7 +102,7 @@ def _progress(run: LiveRun, shown: LiveSnapshot, width: int, *, ascii_only: bool
 
 
 def _figures(run: LiveRun) -> Iterator[Text]:
-    if run.per_s is not None and not run.restarting:
+    if run.per_s is not None and not run.restarting and not run.output:
         forecast = f" ({run.of_forecast:.0%} of the forecast)" if run.of_forecast else ""
         yield Text(f"{run.per_s:,.0f} {run.unit}/s{forecast}")
     for share, what in ((run.waiting, "waiting for data"), (run.exchanging, "exchanging")):

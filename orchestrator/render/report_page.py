@@ -98,6 +98,7 @@ def _headline(report: RunReport) -> Html:
         ("begun", _day(report.begun_at)),
         ("lasted", clock(report.seconds)),
         ("steps", steps),
+        ("progress", report.progress),
         ("last loss", number(loss.last) if loss else ""),
         ("best validation loss", number(min(best.y)) if best else ""),
         ("mean throughput", _per_s(report.measured_per_s, report.unit)),

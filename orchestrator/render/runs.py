@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
@@ -11,8 +12,9 @@ from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.units import duration
-from contract.events import ProgressEvent, ResourcesSampled
+from contract.events import OutputProgress, ProgressEvent, ResourcesSampled
 from contract.resources import ResourceUsage
+from orchestrator.checks.output_progress import LONGEST_S, output_words
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
@@ -24,8 +26,6 @@ from orchestrator.specs.run import Member, Run, State
 
 SWAP_MIB = 512
 """Swapped memory from which it is shown: systems swap out some of what is never used."""
-LONGEST_S = 10 * 365 * 86400.0
-"""Longest remaining time that is shown: a node may report anything."""
 STYLES = {
     State.RUNNING: "green",
     State.SUCCEEDED: "bold green",
@@ -43,14 +43,16 @@ def run_table(
     forecast: Forecast | None = None,
     used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
     *,
+    output: OutputProgress | None = None,
     wide: bool = False,
 ) -> Table:
     """One run: its state as title, below it what was forecast and what is achieved, a line per node.
 
-    `used`: what nodes reported of their resources.
+    `used`: what nodes reported of their resources. `output`: progress that was read from its output, shown where
+    `last` is None.
     """
     title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]))
-    if progress := _progress(last, running=run.state is State.RUNNING):
+    if progress := _progress(last, running=run.state is State.RUNNING) or _printed(output, run.state):
         title.append(f"  {progress}")
     if forecast:
         title.append(f"\n{forecast_line(forecast, _achieved(last))}")
@@ -131,7 +133,7 @@ def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wid
 def past_lines(past: PastRun) -> Iterator[str]:
     """A run that no node shows, for people."""
     silent = f"; {', '.join(past.unreachable)} did not answer" if past.unreachable else ""
-    progress = _progress(past.last_event, running=False)
+    progress = _progress(past.last_event, running=False) or output_words(past.output, running=False)
     yield f"run {past.run_id}  {past.state}" + (f"  {progress}" if progress else "")
     yield f"as of {stamp(past.as_of)}, from the record on this computer: no node shows it now{silent}"
     if past.reason:
@@ -153,6 +155,7 @@ def past_data(past: PastRun) -> dict[str, Any]:
         "command": past.command,
         "nodes": list(past.nodes),
         "last_event": last and {"kind": last.kind, **last.values()},
+        "output": past.output and past.output.values(),
         "forecast": past.forecast and asdict(past.forecast),
         "unreachable": {name: problem.message for name, problem in past.unreachable.items()},
     }
@@ -200,6 +203,8 @@ def run_data(
     last: ProgressEvent | None = None,
     forecast: Forecast | None = None,
     used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
+    *,
+    output: OutputProgress | None = None,
 ) -> dict[str, Any]:
     """One run for programs."""
     return {
@@ -213,6 +218,7 @@ def run_data(
         "master": run.master,
         "command": run.command,
         "last_event": last and {"kind": last.kind, **last.values()},
+        "output": output and output.values(),
         "forecast": forecast and asdict(forecast),
         "of_forecast": _achieved(last),
         "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
@@ -253,6 +259,12 @@ def _progress(last: ProgressEvent | None, *, running: bool) -> str:
     if running and last.t is not None and last.remaining_s is not None and 0 < last.remaining_s < LONGEST_S:
         words.append(f"{duration(last.remaining_s)} left, until {clock(last.t + last.remaining_s)}")
     return printable(" · ".join(words))
+
+
+def _printed(output: OutputProgress | None, state: State) -> str:
+    """Progress read from the output, as long after it as it is now."""
+    age_s = time.time() - output.t if output and output.t is not None else 0.0
+    return output_words(output, running=state is State.RUNNING, age_s=age_s)
 
 
 def _achieved(last: ProgressEvent | None) -> float | None:

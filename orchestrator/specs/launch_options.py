@@ -25,6 +25,8 @@ ABSENCE_S = 900
 SHORTEST_HANG_S = 10
 """Import of torch alone takes some seconds without a line."""
 
+SYNC_OUTPUTS = ("results", "all", "off")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
@@ -40,6 +42,8 @@ class Flag:
     parse: Callable[[Any], Any] | None = None
     """Makes the value of the field from the text, or from the list of texts of an option that may be repeated."""
     repeated: bool = False
+    off: str = ""
+    """Another option, without a value, that sets the field to `off`."""
 
 
 def _profile(text: str) -> str:
@@ -64,6 +68,12 @@ def _mounts(texts: Sequence[str]) -> tuple[Mount, ...]:
             raise UsageError(f"--mount {text}: after the second colon comes ro or rw")
         mounts.append(Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"]))
     return tuple(mounts)
+
+
+def _outputs(text: str) -> str:
+    if text not in SYNC_OUTPUTS:
+        raise UsageError(f"--sync-outputs {text}: expected {', '.join(SYNC_OUTPUTS)}")
+    return text
 
 
 def _environment(texts: Sequence[str]) -> dict[str, str]:
@@ -198,6 +208,17 @@ class RunSettings:
         False, "--independent", help="Each rank trains its own model, as intended: do not report it."
     )
     """Whether ranks that exchange no gradients are intended."""
+    sync_outputs: str = _option(
+        "results",
+        "--sync-outputs",
+        parse=_outputs,
+        off="--no-sync-outputs",
+        metavar="results|all",
+        help="Before a restart, copy files that your script wrote on rank 0's node to nodes without them; all: those of"
+        " other ranks, too. --no-sync-outputs: none.",
+    )
+    """Files that a script wrote, copied to nodes without them before its ranks start again: `results`, of rank 0's
+    node; `all`, of other nodes, too; `off`."""
     min_nodes: int = _option(
         0,
         "--min-nodes",

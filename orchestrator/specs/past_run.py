@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from contract.cost_model.forecast import Forecast
-from contract.events import ProgressEvent
+from contract.events import OutputProgress, ProgressEvent
 from orchestrator.specs.errors import OrchError
 
 
@@ -26,6 +26,8 @@ class PastRun:
     forecast: Forecast | None
     unreachable: Mapping[str, OrchError]
     """Nodes that gave no answer: the run may be there."""
+    output: OutputProgress | None = None
+    """Progress read from its output; None where its own events report some."""
 
 
 @dataclass(frozen=True, kw_only=True)

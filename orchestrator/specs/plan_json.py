@@ -14,7 +14,7 @@ from typing import Any
 from contract import json_reader
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES, NODE_NAME
-from orchestrator.specs.launch_options import NUMBERS
+from orchestrator.specs.launch_options import NUMBERS, SYNC_OUTPUTS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.secret import NAME, redacted
@@ -61,6 +61,8 @@ def _problems(plan: Plan) -> Iterator[str]:
             yield f"{name}: {digest!r} is no digest"
     if len(plan.cluster) > LONGEST_NAME or (plan.cluster and not re.fullmatch(NODE_NAME, plan.cluster)):
         yield f"cluster: {plan.cluster[:40]!r} is no name of a cluster"
+    if plan.sync_outputs not in SYNC_OUTPUTS:
+        yield f"sync_outputs: expected {', '.join(SYNC_OUTPUTS)}"
     if not re.fullmatch(r"[0-9a-z-]{0,64}", plan.claim):
         yield f"claim: {plan.claim[:40]!r} is no id"
     if plan.resumes and not re.fullmatch(r"[0-9a-f]{64}", plan.resumes.sha256):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,13 @@ class Node:
         return any(frame.endswith(f" in {function}") for event in told for frame in event["ranks"][0]["frames"][:1])
 
 
+def wait_until(true: Callable[[], object], nodes: Iterable[Node], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, {node.rank: node.lines[-12:] for node in nodes}
+        time.sleep(0.02)
+
+
 @dataclass
 class Lan:
     folder: Path
@@ -142,10 +149,7 @@ class Lan:
             self.started.append(self.nodes[rank])
 
     def until(self, true: Callable[[], object], timeout_s: float = 30.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not true():
-            assert time.monotonic() < deadline, {node.rank: node.lines[-12:] for node in self.nodes.values()}
-            time.sleep(0.02)
+        wait_until(true, self.nodes.values(), timeout_s)
 
     def until_generation(self, generation: int) -> None:
         self.until(lambda: all((self.folder / f"pid-{rank}-{generation}").exists() for rank in range(3)))

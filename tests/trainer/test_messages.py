@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from contract.liveness import RankSigns
-from trainer.agent.coordinator import EndRun, ReportStacks, RestartRanks, StartRanks
+from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFile, ResultFiles, bounded
+from tests.each_case import failures_of
+from trainer.agent.coordinator import CopyFiles, EndRun, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.handshake import SHORTEST, Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import (
     MAX_GENERATIONS,
@@ -20,6 +22,7 @@ from trainer.agent.messages import (
     SignsReport,
     as_message,
     read_order,
+    read_paths,
     read_report,
 )
 from trainer.agent.rank_exit import LONGEST, RankExit
@@ -32,6 +35,8 @@ SIGNS = RankSigns(
     rank=3, node="beta", process=77, world=4, age_s=0.4, optimizer_steps=1204, groups={"0": (156, 155)}, in_group=True,
     line="train.py:88 in evaluate", cpu=0.98, io_bytes_s=1e6, state="R", lines=10,
 )  # fmt: skip
+RESULTS = ResultFiles(files=(ResultFile(path="code/ñ.pt", size=2**30, modified_us=1, copied=True),), complete=False)
+MANY = bounded([ResultFile(path=f"{number}{'é' * 390}", size=1, modified_us=1) for number in range(MAX_FILES)])
 LONG = RankExit(outcome="user", node="beta", reason="\x1b" * LONGEST, frame="🙂" * LONGEST)
 
 
@@ -47,6 +52,8 @@ def rank_exit(**values: Any) -> dict[str, Any]:
     "report",
     [
         Ready(generation=3),
+        Ready(generation=3, results=RESULTS),
+        Ready(generation=3, results=MANY),
         RanksEnded(rank_exit=RANK_EXIT),
         RanksEnded(rank_exit=LONG),
         SignsReport(generation=2, signs=(SIGNS, replace(SIGNS, rank=1))),
@@ -67,10 +74,14 @@ def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | SignsReport | P
         ReportStacks(),
         EndRun(rank_exit=RANK_EXIT),
         Ping(),
+        CopyFiles(node_rank=1, files=RESULTS.files),
+        CopyFiles(node_rank=1, files=RESULTS.files, upload=True),
         RestartRanks(generation=2, cause=RANK_EXIT, restarts_left=-1, pause_s=0.5),
     ],
 )
-def test_an_order_arrives_as_it_was(order: StartRanks | RestartRanks | EndRun | ReportStacks | Ping) -> None:
+def test_an_order_arrives_as_it_was(
+    order: StartRanks | RestartRanks | CopyFiles | EndRun | ReportStacks | Ping,
+) -> None:
     assert read_order(line(as_message(order)), NAMES) == order
 
 
@@ -165,3 +176,41 @@ def test_a_proof_holds_for_what_it_was_asked_for_alone() -> None:
     with pytest.raises(MisfitError, match="does not have the token"):  # a node's own proof, sent back to it
         read_welcome(line({"proof": greeting.signed(TOKEN, "node")}), greeting, TOKEN)
     read_welcome(line({"proof": greeting.signed(TOKEN, "coordinator")}), greeting, TOKEN)
+
+
+def test_a_file_that_is_never_copied_is_in_no_message() -> None:
+    """Of a hostile node in its list, of a hostile coordinator in its order, of either on the stream of files."""
+
+    def refused(values: Any) -> None:
+        files = {"files": values}
+        for hear in (
+            lambda: read_report(line({"ready": {"generation": 1, "results": files}}), NAMES),
+            lambda: read_order(line({"copy": {"node_rank": 1, **files}}), NAMES),
+        ):
+            with pytest.raises(MisfitError):
+                hear()
+
+    good = {"path": "code/last.pt", "size": 1, "modified_us": 1}
+    names = ("../x", "code/train2.py", "code/json.py", "/etc/passwd", "agents.token", "code/x.so", "over-1.json", 7)
+    cases = [7, "code/a", [7], [{}], [good] * (MAX_FILES + 1), *([{**good, "path": name}] for name in names)]
+    assert failures_of(refused, [(case,) for case in cases]) == []
+    for paths in (7, [7], ["code/json.py"], ["code/a"] * (MAX_FILES + 1)):
+        with pytest.raises(MisfitError):
+            read_paths({"wanted": paths}, "wanted")
+    for order in (
+        {"node_rank": 1, "files": [{**good, "size": COPY_LIMIT_BYTES + 1}]},
+        {"node_rank": 0, "files": [good]},
+        {"node_rank": 2, "files": [good]},
+    ):
+        with pytest.raises(MisfitError):
+            read_order(line({"copy": order}), NAMES)
+
+
+def test_a_proof_for_messages_is_none_for_files() -> None:
+    greeting = Greeting(run="r.0", node_rank=1, asked="0" * 32, drawn="1" * 32)
+    for purpose in ("messages", "files"):
+        signed = dict(replace(greeting, purpose=purpose).as_message(TOKEN))
+        assert read_greeting(line(signed), "0" * 32, 2, TOKEN).purpose == purpose
+        signed["purpose"] = "files" if purpose == "messages" else "messages"
+        with pytest.raises(MisfitError):
+            read_greeting(line(signed), "0" * 32, 2, TOKEN)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by
+from orchestrator.cli.launching.command_words import look, looking_by
 from orchestrator.cli.launching.supervise import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
+from orchestrator.fleet.planning import look_ahead
 from tests import lan
 from tests.json_output import json_data
 
@@ -32,6 +36,25 @@ class Ran:
 
 
 Orch = Callable[..., Ran]
+
+LOOKED_AT: dict[tuple[object, ...], look_ahead.CheckedWords] = {}
+
+
+def look_once(words: Sequence[str], **how: Any) -> look_ahead.CheckedWords:
+    """Ask the trainer for the same words once: each question starts an interpreter, and hundreds of tests launch. What
+    depends on files or on the terminal, and what is refused, is asked every time."""
+    named = (word.rpartition("=")[2] for word in words)
+    if how.get("data") or how.get("folder") or any(map(os.path.exists, named)):  # False for what can be no path
+        return look(words, **how)
+    variables = {**os.environ, **(how.get("environment") or {})}
+    own = tuple(sorted(one for one in variables.items() if one[0].startswith("TRAINER_")))
+    asked = (look_ahead.PACKAGES, *words, how["prog"], own)
+    if asked not in LOOKED_AT:
+        checked = look(words, **how)
+        if checked.help:
+            return checked
+        LOOKED_AT[asked] = checked
+    return LOOKED_AT[asked]
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +97,7 @@ def orch(
         with (
             answering_by(None if says is None else person),
             connecting_by((on or lan.Lan()).connect),
+            looking_by(look_once),
             spawning_by(lambda argv, _log, _variables: supervisors.append(tuple(argv))),
         ):
             code = main(argv)

@@ -241,16 +241,17 @@ def test_the_event_of_ten_seconds_counts_where_no_sample_comes(running: Watched)
     assert running.node("alpha").usage == other
 
 
-def test_a_million_lines_take_bounded_memory(running: Watched) -> None:
-    for number in range(1, 100_001):
+def test_any_number_of_lines_takes_bounded_memory(running: Watched) -> None:
+    last = 10 * LINES
+    for number in range(1, last + 1):
         line = RunLine(
             time=f"{number:09d}", node="beta", node_rank=1, rank=1, text=f"line {number} \x1b[2J" + "x" * 5000
         )
         running.model.add(line)
     kept = running.model.tail("beta")
-    assert (len(kept), kept[0].number, kept[-1].number) == (LINES, 100_001 - LINES, 100_000)
+    assert (len(kept), kept[0].number, kept[-1].number) == (LINES, last + 1 - LINES, last)
     assert {len(line.text) <= LONGEST and "\x1b" not in line.text for line in kept} == {True}
-    assert [line.number for line in running.model.tail("beta", 99_998)] == [99_999, 100_000]
+    assert [line.number for line in running.model.tail("beta", last - 2)] == [last - 1, last]
     for step in range(1, 1000):
         running.says("alpha", StepDone(step=step, loss=1.0))
     assert running.shown.run is not None

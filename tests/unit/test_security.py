@@ -120,6 +120,7 @@ def _attribute(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
+@pytest.mark.source
 def test_every_connection_is_held_to_known_keys() -> None:
     """Fabric accepts any key, a changed one too, unless told otherwise on the very object that connects; a transport of
     paramiko's own checks none, so it is made by who only looks at a key."""
@@ -144,6 +145,7 @@ def test_a_connection_that_is_not_held_is_seen(body: str) -> None:
     assert unheld_connections(f"def f():\n    {body}\n") != []
 
 
+@pytest.mark.source
 def test_the_linter_refuses_a_policy_that_adds_keys() -> None:
     for policy in ("AutoAddPolicy", "WarningPolicy"):
         code = (

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.events import LivenessReported, NodesEvent, NodesRecovered, NodesStalled, WaitingForNodes
+from contract.events import (
+    LivenessReported,
+    NodesEvent,
+    NodesRecovered,
+    NodesStalled,
+    OutputsEvent,
+    WaitingForNodes,
+)
 from contract.failures.owners import FINAL
 from contract.liveness import LivenessDecision, LivenessLimits, RankSigns
 from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain
+from contract.result_files import ResultFile, ResultFiles
+from trainer.agent.file_lists import RESULTS, FileLists
 from trainer.agent.rank_exit import LONGEST, RankExit, root_cause
 
 SETTLE_S, LONG_SETTLE_S = 0.5, 5.0
@@ -21,6 +30,10 @@ another rank's, so that this rank's node can report."""
 STALLED_S = 8.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 REMIND_S = 10.0
+FILES_DIFFER_S = 60.0
+"""A failure within this time of a start with different files may follow from them: ranks load them at the beginning."""
+COPY_START_S, COPY_BYTES_PER_S = 120.0, 1e6
+"""Time for a copy of files: this, and that of all bytes at the speed of the slowest link that is waited for."""
 GONE = "its connection ended: its container has ended, or its network is cut"
 
 
@@ -39,6 +52,16 @@ class RestartRanks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CopyFiles:
+    """A node is to copy files of rank 0's node, and to report `Ready` again."""
+
+    node_rank: int
+    files: tuple[ResultFile, ...]
+    upload: bool = False
+    """Whether they are to be copied from this node to rank 0's."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndRun:
     rank_exit: RankExit
 
@@ -52,10 +75,10 @@ class ReportStacks:
 class Notice:
     """An event for the log of rank 0's agent."""
 
-    event: NodesEvent | LivenessReported
+    event: NodesEvent | LivenessReported | OutputsEvent
 
 
-Order = StartRanks | RestartRanks | EndRun | ReportStacks | Notice
+Order = StartRanks | RestartRanks | CopyFiles | EndRun | ReportStacks | Notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +98,8 @@ class RestartPolicy:
     """Time between two reports of a node on its ranks."""
     independent: bool = False
     """Whether each rank is meant to train its own model."""
+    sync_outputs: str = RESULTS
+    """Files that are copied between the nodes before a start, as `file_lists` names them."""
 
 
 @dataclass
@@ -87,6 +112,9 @@ class _NodeState:
     signs: tuple[RankSigns, ...] = ()
     signs_at: float | None = None
     rank_exit: RankExit | None = None
+    results: ResultFiles | None = None
+    copying_until: float = 0.0
+    """Time up to which the node may copy files before it is ready; 0: it copies none."""
 
 
 @dataclass
@@ -107,24 +135,33 @@ class Coordinator:
     _told_at: float = 0.0
     _begun: float = 0.0
     _watch: LivenessWatch = field(init=False)
+    _started_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._nodes = [_NodeState(name=name) for name in self.names]
         self._watch = self._new_watch(0.0)
+        self._files = FileLists(self.names, self.policy.sync_outputs)
 
     def open(self, now: float) -> None:
         self._waits_since = self._told_at = now
 
-    def ready(self, rank: int, generation: int, now: float) -> list[Order]:
-        """A node runs no rank and is ready to start. `generation`: the last one it has seen."""
+    def ready(self, rank: int, generation: int, now: float, results: ResultFiles | None = None) -> list[Order]:
+        """A node runs no rank and is ready to start. `generation`: the last one it has seen; `results`: its files."""
         node = self._hear(rank, now)
         if self.over:
             return []
         if self._running and node.here:  # its container restarted before the loss of its connection was noticed
-            return [*self.gone(rank, now), *self.ready(rank, generation, now)]
+            return [*self.gone(rank, now), *self.ready(rank, generation, now, results)]
+        if not node.copying_until:
+            self._files.reset()
         node.here = node.ready = True
+        node.results, node.copying_until = results, 0.0
         self.generation = max(self.generation, generation)
         return self._start(now)
+
+    def relisted(self, results: ResultFiles | None) -> None:
+        """Files were copied to rank 0's node."""
+        self._nodes[0].results = results
 
     def alive(self, rank: int, now: float) -> list[Order]:
         node = self._hear(rank, now)
@@ -161,6 +198,7 @@ class Coordinator:
         """The connection of a node is lost, or the node was silent for too long."""
         node = self._nodes[rank]
         was_here, node.here, node.ready, node.stalled = node.here, False, False, False
+        node.copying_until = 0.0
         if not self._running or not was_here or node.rank_exit:
             return []
         return self.ended(rank, RankExit(outcome="infrastructure", node=node.name, reason=why), now)
@@ -243,7 +281,7 @@ class Coordinator:
         return its_own and now >= self._decide_at - LONG_SETTLE_S + SETTLE_S
 
     def _decide(self, now: float) -> list[Order]:
-        cause = root_cause([node.rank_exit for node in self._nodes if node.rank_exit])
+        cause = self._cause(now)
         clean = cause.outcome in ("stopped", "done")
         if cause.outcome in FINAL or (not clean and self._used >= self.policy.restarts):
             return self._close(cause)
@@ -251,22 +289,43 @@ class Coordinator:
         self._used += not clean
         self._running, self._decide_at = False, None
         self._not_before, self._waits_since, self._told_at = now + pause, now, now
+        self._files.reset()
         for node in self._nodes:
-            node.ready, node.rank_exit, node.stalled = False, None, False
+            node.ready, node.rank_exit, node.stalled, node.copying_until = False, None, False, 0.0
         left = self.policy.restarts - self._used
         return [RestartRanks(generation=self.generation + 1, cause=cause, restarts_left=left, pause_s=pause)]
 
+    def _cause(self, now: float) -> RankExit:
+        """The exit that caused the others. Where each rank only lost another one, different files may be the reason."""
+        cause = root_cause([node.rank_exit for node in self._nodes if node.rank_exit])
+        if not cause.because_of_others or not self._files.unequal or now - self._started_at > FILES_DIFFER_S:
+            return cause
+        reason = f"different files: {self._files.unequal} is not the same on all nodes; {cause.reason}"[:LONGEST]
+        return replace(cause, cause="start.files_differ", reason=reason)
+
     def _start(self, now: float) -> list[Order]:
-        if self._running or self.over or now < self._not_before or not all(node.ready for node in self._nodes):
+        if self._running or self.over or not all(node.ready for node in self._nodes):
             return []
-        self._running, self._decide_at = True, None
+        matched = self._files.match([node.results for node in self._nodes])
+        orders: list[Order] = [Notice(event=event) for event in matched.events]
+        copied_bytes = sum(file.size for files in matched.copies.values() for file in files)
+        for rank, files in matched.copies.items():
+            self._nodes[rank].ready = False
+            self._nodes[rank].copying_until = now + COPY_START_S + copied_bytes / COPY_BYTES_PER_S
+            orders.append(CopyFiles(node_rank=rank, files=files, upload=matched.upload))
+        if matched.copies or now < self._not_before:
+            return orders
+        self._running, self._decide_at, self._started_at = True, None, now
         self.generation += 1
         self._begun, self._watch = now, self._new_watch(now)
         for node in self._nodes:
             node.heard, node.rank_exit, node.signs, node.signs_at = now, None, (), None
-        return [StartRanks(generation=self.generation)]
+        return [*orders, StartRanks(generation=self.generation)]
 
     def _wait(self, now: float) -> list[Order]:
+        if any(now < node.copying_until for node in self._nodes):
+            self._waits_since = now
+            return []
         missing = [node.name for node in self._nodes if not node.ready]
         waited = now - self._waits_since
         if not missing:

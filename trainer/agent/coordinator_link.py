@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 
 from contract.liveness import LivenessLimits, RankSigns
-from trainer.agent.coordinator import GONE, Coordinator, EndRun, Notice, Order, RestartPolicy, RestartRanks
-from trainer.agent.handshake import Greeting, draw, read_asked, read_token, read_welcome
+from contract.result_files import ResultFiles
+from trainer.agent.coordinator import GONE, Coordinator, CopyFiles, EndRun, Notice, Order, RestartPolicy, RestartRanks
+from trainer.agent.file_stream import FileCopy, FileServer
+from trainer.agent.handshake import FILES, MESSAGES, Greeting, draw, read_asked, read_token, read_welcome
 from trainer.agent.listener import (
     GREETING_S,
     AgentListener,
@@ -20,6 +22,7 @@ from trainer.agent.listener import (
 from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, SignsReport, as_message, read_order
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
+from trainer.agent.result_folder import ResultFolder
 from trainer.agent.wire import SEND_S, AgentConnection
 
 PING_S = 2.0
@@ -49,6 +52,7 @@ class CoordinatorServer:
                 limits=LivenessLimits.scaled(options.stuck_s),
                 report_s=options.report_s,
                 independent=options.independent,
+                sync_outputs=options.sync_outputs,
             ),
         )
         self._options, self._note = options, note
@@ -57,13 +61,18 @@ class CoordinatorServer:
         self._informed = set[int]()
         """Ranks of the nodes that know how the run ended."""
         self._pinged = 0.0
-        several = len(options.names) > 1
-        self._listener = AgentListener(options, read_token(options.token_file), note) if several else None
+        self._folder = ResultFolder(options.folder)
+        self._files = FileServer(self._folder, note)
+        self._uploading = set[int]()
+        """Ranks of the nodes that send files to this one."""
+        self._listener = None
+        if len(options.names) > 1:
+            self._listener = AgentListener(options, read_token(options.token_file), note, take_files=self._files.take)
         self._coordinator.open(time.monotonic())
 
-    def ready(self, generation: int) -> None:
-        """No rank runs here; the next generation can start."""
-        self._own.append(Ready(generation=generation))
+    def ready(self, generation: int, results: ResultFiles | None = None) -> None:
+        """No rank runs here; the next generation can start. `results`: files here, None: not compared."""
+        self._own.append(Ready(generation=generation, results=results))
 
     def ended(self, rank_exit: RankExit) -> None:
         self._own.append(RanksEnded(rank_exit=rank_exit))
@@ -102,6 +111,7 @@ class CoordinatorServer:
             while len(self._informed) < len(self._options.names) - 1 and time.monotonic() < deadline:
                 for _ in self.orders(1.0):
                     pass
+        self._files.close()
         if self._listener:
             self._listener.close()
 
@@ -115,13 +125,18 @@ class CoordinatorServer:
             if not self._coordinator.over:  # afterwards every node leaves
                 node = self._options.names[news.node_rank]
                 self._note(f"left {news.node_rank}", f"the connection of {node} has ended: {news.reason}")
+            self._files.drop(news.node_rank)
+            self._uploading.discard(news.node_rank)
             return self._coordinator.gone(news.node_rank, time.monotonic())
         return self._reported(news.node_rank, news.report)
 
     def _reported(self, rank: int, report: Report) -> list[Order]:
         now = time.monotonic()
         if isinstance(report, Ready):
-            return self._coordinator.ready(rank, report.generation, now)
+            if rank in self._uploading:
+                self._uploading.discard(rank)
+                self._coordinator.relisted(self._folder.listed())
+            return self._coordinator.ready(rank, report.generation, now, report.results)
         if isinstance(report, RanksEnded):
             return self._coordinator.ended(rank, report.rank_exit, now)
         if isinstance(report, SignsReport):
@@ -130,9 +145,19 @@ class CoordinatorServer:
 
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
         for order in orders:
+            if isinstance(order, CopyFiles):
+                self._ask_to_copy(order)
+                continue
             if not isinstance(order, Notice):
                 self._send(order)
             yield order
+
+    def _ask_to_copy(self, order: CopyFiles) -> None:
+        if order.upload:
+            self._uploading.add(order.node_rank)
+            self._files.expected[order.node_rank] = order.files
+        if self._listener:
+            self._listener.send_to(order.node_rank, as_message(order))
 
     def _send(self, message: Ping | Order) -> None:
         sent = self._listener.send(as_message(message)) if self._listener else []
@@ -155,8 +180,18 @@ class CoordinatorClient:
         """Reason of the newest failed connection."""
         self._waits_since = time.monotonic()
 
-    def ready(self, generation: int) -> None:
-        self._report(Ready(generation=generation))
+    def ready(self, generation: int, results: ResultFiles | None = None) -> None:
+        self._report(Ready(generation=generation, results=results))
+
+    def copy(self, order: CopyFiles) -> FileCopy:
+        """Begin to copy files from or to rank 0's node, on a connection of its own."""
+        options, token = self._options, self._token
+        return FileCopy(
+            lambda: _greeted(options, token, FILES).detach(),
+            ResultFolder(options.folder),
+            order.files,
+            upload=order.upload,
+        )
 
     def ended(self, rank_exit: RankExit) -> None:
         self._report(RanksEnded(rank_exit=rank_exit))
@@ -235,14 +270,14 @@ class CoordinatorClient:
 CoordinatorLink = CoordinatorServer | CoordinatorClient
 
 
-def _greeted(options: AgentOptions, token: bytes) -> AgentConnection:
+def _greeted(options: AgentOptions, token: bytes, purpose: str = MESSAGES) -> AgentConnection:
     """Open an authenticated connection. OSError: no answer in time. MisfitError: the peer is not the coordinator, or
     refuses this node."""
     connection = AgentConnection(socket.create_connection((options.address, options.port), timeout=SEND_S))
     deadline = time.monotonic() + GREETING_S
     try:
         asked = read_asked(connection.next(deadline))
-        greeting = Greeting(run=options.run, node_rank=options.node_rank, asked=asked, drawn=draw())
+        greeting = Greeting(run=options.run, node_rank=options.node_rank, asked=asked, drawn=draw(), purpose=purpose)
         connection.send(greeting.as_message(token))
         read_welcome(connection.next(deadline), greeting, token)
     except BaseException:

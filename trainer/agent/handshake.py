@@ -20,6 +20,7 @@ from trainer.errors import ConfigurationError
 
 SHORTEST = 32
 """Minimum number of characters of a token: 128 bits in hexadecimal."""
+MESSAGES, FILES = "messages", "files"
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
 
@@ -49,10 +50,12 @@ class Greeting:
     """Nonce of the coordinator."""
     drawn: str = ""
     """Nonce of the node."""
+    purpose: str = MESSAGES
+    """Use of the connection: `messages`, or `files` beside them."""
 
     def signed(self, token: bytes, who: str) -> str:
         """Sign as `node` or `coordinator`: proof that the signer has the token."""
-        said = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn])
+        said = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn, self.purpose])
         return hmac.new(token, said.encode(), hashlib.sha256).hexdigest()
 
     def is_proven(self, token: bytes, who: str, proof: str) -> bool:
@@ -60,7 +63,9 @@ class Greeting:
 
     def as_message(self, token: bytes) -> Mapping[str, object]:
         proof = self.signed(token, "node")
-        return {"run": self.run, "node_rank": self.node_rank, "drawn": self.drawn, "proof": proof}
+        return {
+            "run": self.run, "node_rank": self.node_rank, "drawn": self.drawn, "purpose": self.purpose, "proof": proof,
+        }  # fmt: skip
 
 
 def draw() -> str:
@@ -81,6 +86,7 @@ def read_greeting(line: bytes, asked: str, nodes: int, token: bytes) -> Greeting
         node_rank=whole(values, "node_rank", least=1, most=nodes - 1),
         asked=asked,
         drawn=_word(values, "drawn", _NONCE),
+        purpose=FILES if values.get("purpose") == FILES else MESSAGES,
     )
     if not greeting.is_proven(token, "node", _word(values, "proof", _PROOF)):
         raise MisfitError("it does not have the token of this attempt")

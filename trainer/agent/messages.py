@@ -9,7 +9,23 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from contract.json_reader import from_json
 from contract.liveness import RankSigns
-from trainer.agent.coordinator import LONGEST_PAUSE_S, EndRun, Order, ReportStacks, RestartRanks, StartRanks
+from contract.result_files import (
+    COPY_LIMIT_BYTES,
+    MAX_FILES,
+    ResultFiles,
+    path_problem,
+    read_result_files,
+    within_limit,
+)
+from trainer.agent.coordinator import (
+    LONGEST_PAUSE_S,
+    CopyFiles,
+    EndRun,
+    Order,
+    ReportStacks,
+    RestartRanks,
+    StartRanks,
+)
 from trainer.agent.rank_exit import LONGEST, RankExit, from_values
 from trainer.agent.rank_signs import MOST_RANKS, bounded
 
@@ -28,6 +44,8 @@ class Ready:
 
     generation: int
     """The last one that this node has seen."""
+    results: ResultFiles | None = None
+    """Files that ranks have written here; None: they are not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +73,7 @@ Report = Ready | RanksEnded | SignsReport | Ping
 
 _KINDS: Mapping[type[Report | Order], str] = {
     Ready: "ready", RanksEnded: "ended", SignsReport: "signs", Ping: "ping", StartRanks: "start",
-    RestartRanks: "restart", EndRun: "end", ReportStacks: "stacks",
+    RestartRanks: "restart", CopyFiles: "copy", EndRun: "end", ReportStacks: "stacks",
 }  # fmt: skip
 _DEFAULTS = asdict(RankSigns(rank=0))
 
@@ -79,7 +97,8 @@ def read_report(line: bytes, names: Collection[str]) -> Report:
     """Decode a message of a node to the coordinator. `names`: the nodes of the run."""
     kind, values = _kind_of(line)
     if kind == "ready":
-        return Ready(generation=whole(values, "generation", most=MAX_GENERATIONS))
+        results = None if values.get("results") is None else _result_files(values["results"])
+        return Ready(generation=whole(values, "generation", most=MAX_GENERATIONS), results=results)
     if kind == "ended":
         return RanksEnded(rank_exit=_rank_exit(values, "rank_exit", names))
     if kind == "signs":
@@ -89,7 +108,9 @@ def read_report(line: bytes, names: Collection[str]) -> Report:
     raise MisfitError("not a report")
 
 
-def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks | EndRun | ReportStacks | Ping:
+def read_order(
+    line: bytes, names: Collection[str]
+) -> StartRanks | RestartRanks | CopyFiles | EndRun | ReportStacks | Ping:
     """Decode a message of the coordinator to a node."""
     kind, values = _kind_of(line)
     if kind == "start":
@@ -101,6 +122,12 @@ def read_order(line: bytes, names: Collection[str]) -> StartRanks | RestartRanks
             restarts_left=whole(values, "restarts_left", least=-1, most=MAX_GENERATIONS),
             pause_s=_seconds(values, "pause_s"),
         )
+    if kind == "copy":
+        files = _result_files({"files": values.get("files")}).files
+        if not within_limit(files):
+            raise MisfitError(f"files of more than {COPY_LIMIT_BYTES} bytes")
+        node_rank = whole(values, "node_rank", least=1, most=len(names) - 1)
+        return CopyFiles(node_rank=node_rank, files=files, upload=values.get("upload") is True)
     if kind == "end":
         return EndRun(rank_exit=_rank_exit(values, "rank_exit", names))
     if kind == "stacks":
@@ -135,6 +162,23 @@ def whole(values: Mapping[str, Any], key: str, *, most: int, least: int = 0) -> 
     if type(number) is not int or not least <= number <= most:
         raise MisfitError(f"{key} is not an integer from {least} to {most}")
     return number
+
+
+def read_paths(values: Mapping[str, Any], key: str) -> list[str]:
+    """Decode paths of result files. MisfitError: one is of a file that is never copied."""
+    paths = values.get(key)
+    if not isinstance(paths, list) or len(paths) > MAX_FILES:
+        raise MisfitError(f"{key} is not a list of files")
+    if any(not isinstance(path, str) or path_problem(path) for path in paths):
+        raise MisfitError(f"{key} has a file that is never copied")
+    return paths
+
+
+def _result_files(values: Any) -> ResultFiles:
+    try:
+        return read_result_files(values)
+    except ValueError as error:
+        raise MisfitError(str(error)[:200]) from None
 
 
 def _kind_of(line: bytes) -> tuple[str, Mapping[str, Any]]:

@@ -14,6 +14,7 @@ from contract.events import (
     CheckpointWritten,
     Finished,
     GenerationStarted,
+    OutputsCopied,
     RankPosition,
     ResourcesSampled,
     Restarting,
@@ -22,14 +23,17 @@ from contract.events import (
 )
 from contract.failures.owners import EXIT_CODES
 from contract.log_lines import EVENT_MARK, split_rank
-from trainer.agent.coordinator import EndRun, Notice, Order, ReportStacks, RestartRanks, StartRanks
+from contract.result_files import ResultFiles
+from trainer.agent.coordinator import CopyFiles, EndRun, Notice, Order, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, CoordinatorServer
 from trainer.agent.exit_record import ExitRecord
+from trainer.agent.file_stream import FileCopy
 from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.result_folder import ResultFolder
 from trainer.agent.run_marks import why_not_to_begin
 from trainer.agent.sampler import Readings, ResourceSampler
 from trainer.agent.stdin_end import StdinEnd
@@ -53,6 +57,7 @@ class NodeAgent:
         self._log = LogWriter(sys.stdout.buffer)
         self._link: CoordinatorLink | None = None
         self._ranks: Ranks | None = None
+        self._copy: FileCopy | None = None
         self._generation = 0
         self._reported = 0.0
         """Time of the newest report on the ranks to the coordinator."""
@@ -91,14 +96,16 @@ class NodeAgent:
         if self._place_files:
             self._place_files.begin()
         sampler = self._sample()
-        link.ready(self._generation)
+        link.ready(self._generation, self._results())
         try:
             while self._over is None and not self._may_leave():
                 for order in link.orders(LOOK_S):
                     self._obey(order, link)
                 self._look(link)
+                self._look_at_copy(link)
             return self._leave()
         finally:
+            self._end_copy()
             if self._ranks:
                 self._ranks.kill()
             sampler.stop()
@@ -140,12 +147,16 @@ class NodeAgent:
                 self._asked
             ):  # this node stops, too: of several that were asked to, one leaves first, and others may save
                 return
+            self._end_copy()
             if self._ranks:
                 self._ranks.kill()
                 self._ranks = None
             left, pause_s = order.restarts_left, order.pause_s
             self._emit(Restarting(**asdict(order.cause), restarts_left=left, pause_s=pause_s))
-            link.ready(self._generation)
+            link.ready(self._generation, self._results())
+        elif isinstance(order, CopyFiles) and isinstance(link, CoordinatorClient) and not self._ranks:
+            self._end_copy()
+            self._copy = link.copy(order)
         elif isinstance(order, EndRun):
             self._over = order.rank_exit
         elif isinstance(order, ReportStacks) and self._ranks:
@@ -168,6 +179,8 @@ class NodeAgent:
             return
         if event := self._ranks.look():
             self._emit(event)
+        if progress := self._ranks.progress():
+            self._emit(progress)
         now = time.monotonic()
         if self._ranks.signs and now - self._reported >= self._options.report_s:
             self._reported = now
@@ -180,10 +193,37 @@ class NodeAgent:
         if rank_exit := self._ranks.rank_exit():
             if rank_exit.outcome == "done":
                 link.signs(self._generation, self._ranks.signs)
+            if progress := self._ranks.progress(last=True):
+                self._emit(progress)
             self._ranks = self._ranks if self._ranks.is_done else None
             if self._asked:
                 rank_exit = RankExit(outcome="stopped", node=self._options.node, reason="it was asked to stop")
             link.ended(rank_exit)
+
+    def _results(self) -> ResultFiles | None:
+        """Files that the user's script has written here, None where they are not compared: one with checkpoints of
+        this project continues from these."""
+        folder = ResultFolder(self._options.folder)
+        return folder.listed() if self._options.compares_outputs and not folder.has_checkpoints() else None
+
+    def _look_at_copy(self, link: CoordinatorLink) -> None:
+        if self._copy and (received := self._copy.result):
+            self._copy = None
+            self._emit(
+                OutputsCopied(
+                    source=self._options.names[0],
+                    more=received.files,
+                    total=received.bytes,
+                    seconds=round(received.seconds, 1),
+                    problem=received.problem,
+                )
+            )
+            link.ready(self._generation, self._results())
+
+    def _end_copy(self) -> None:
+        if self._copy:
+            self._copy.cancel()
+            self._copy = None
 
     def _may_leave(self) -> bool:
         return self._asked > 0 and (self._ranks is None or self._ranks.is_done)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from contract import environment
 from contract.run_folder import AGENTS_TOKEN
+from trainer.agent.file_lists import ALL, OFF, RESULTS
 from trainer.agent.log_pipes import ranks_of
 from trainer.agent.place import KINDS, Place, PlaceRequest, find_place
 
@@ -39,6 +40,10 @@ class AgentOptions:
     """Time without progress of any rank of the run after which all restart, if they are stuck; 0: they do not."""
     independent: bool = False
     """Whether each rank is meant to train its own model."""
+    sync_outputs: str = RESULTS
+    """Files that are copied between the nodes before a start; see `file_lists`."""
+    compares_outputs: bool = False
+    """Whether the ranks run a script of the user's, which may write files on rank 0's node alone."""
     script_ranks: int = 0
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
@@ -109,6 +114,10 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--independent", action="store_true", help="each rank trains its own model, as intended")
     parser.add_argument("--stamp-lines", action="store_true", help="write the time in UTC before each line")
+    parser.add_argument(
+        "--sync-outputs", choices=(OFF, RESULTS, ALL), default=RESULTS,
+        help="before a restart, copy files of rank 0's node to the others; all: those of other ranks, too",
+    )  # fmt: skip
     for name, default, text in (
         ("silence", float(environ.get("ORCH_SILENCE_S") or 60), "without a message a node counts as lost"),
         ("absence", 900.0, "time to wait for a lost node"),
@@ -175,6 +184,7 @@ def complete(given: argparse.Namespace, environ: Mapping[str, str]) -> AgentOpti
         place_folder=Path(place_folder) if place_folder else folder,
         environment=ours,
         sample_s=float(environ.get("ORCH_SAMPLE_S") or 2),
+        compares_outputs=environment.RESUME in environ,
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         token=Path(environ[environment.TOKEN_FILE]) if environ.get(environment.TOKEN_FILE) else None,
         interface={**environ, **ours}.get("GLOO_SOCKET_IFNAME", ""),

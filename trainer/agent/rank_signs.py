@@ -18,9 +18,9 @@ from trainer.agent.heartbeat import RESTING
 from trainer.agent.processes import Process
 
 MOST_BYTES = 64 * 1024
-"""Of a status: its rank writes it, which is the user's program."""
+"""Maximum size of a status: its rank writes it, which is the user's program."""
 MOST_RANKS = 256
-"""Of a node."""
+"""Maximum number of ranks of a node."""
 LONGEST = 200
 """Characters of a text of a status."""
 LATE_S = 10.0
@@ -38,6 +38,8 @@ class _Reading:
     own_cpu_s: float
     cpu_s: float
     io_bytes: int
+    """In files, and on connections that are read and written like files, as gloo does."""
+    sent_bytes: int | None
     stood_s: float
 
 
@@ -119,29 +121,31 @@ class RankSignsReader:
         own = live[signs.process]
         family = [own, *processes.below(own.pid, live.values())]
         cpu_s, io_bytes = sum(one.cpu_s for one in family), sum(_io_bytes(one.pid) for one in family)
+        sockets = set().union(*(connections.inodes(one.pid) for one in family))
+        sent_bytes = _sent(held, sockets, signs.store_port)
         before = tuple(one for one in self._before.get(own.pid, ()) if one.started == own.started)
         first, last = _window(before, now), before[-1] if before else None
-        cpu = io_bytes_s = None
-        stood_s = 0.0
+        cpu, io_bytes_s, stood_s = None, 0.0, 0.0
         if first and last and now > last.at:
             passed = now - first.at
-            cpu, io_bytes_s = max(0.0, cpu_s - first.cpu_s) / passed, max(0, io_bytes - first.io_bytes) / passed
+            cpu = max(0.0, cpu_s - first.cpu_s) / passed
+            sent = (sent_bytes or 0) - (first.sent_bytes or 0)  # NCCL and downloads use recv and send
+            io_bytes_s = (max(0, io_bytes - first.io_bytes) + max(0, sent)) / passed
             stands = (own.cpu_s - first.own_cpu_s) / passed < IDLE and not late
             stood_s = last.stood_s + now - last.at if stands else 0.0
         reading = _Reading(
-            started=own.started, at=now, own_cpu_s=own.cpu_s, cpu_s=cpu_s, io_bytes=io_bytes, stood_s=stood_s
-        )
+            started=own.started, at=now, own_cpu_s=own.cpu_s, cpu_s=cpu_s, io_bytes=io_bytes, sent_bytes=sent_bytes,
+            stood_s=stood_s,
+        )  # fmt: skip
         self._before[own.pid] = (*(one for one in before if first and one.at >= first.at), reading)
-        trains = signs.optimizer_steps or signs.groups
-        may_serve = not trains and cpu is not None and cpu < IDLE
-        sockets = set().union(*(connections.inodes(one.pid) for one in family)) if trains or may_serve else set()
+        may_serve = not signs.optimizer_steps and cpu is not None and cpu < IDLE
         return replace(
             signs,
             node=self._node,
             cpu=cpu,
             stood_s=stood_s,
-            io_bytes_s=io_bytes_s or 0.0,
-            sent_bytes=_sent(held, sockets, signs.store_port) if trains else None,
+            io_bytes_s=io_bytes_s,
+            sent_bytes=sent_bytes,
             state=own.state,
             sleeps="nanosleep" in _text(Path(f"/proc/{own.pid}/wchan")),
             listens=may_serve and bool(sockets & connections.listening()),

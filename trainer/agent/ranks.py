@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from contract import environment
-from contract.events import RankPosition, StacksTaken
+from contract.events import LineRedrawn, OutputProgress, RankPosition, StacksTaken, encode_event
 from contract.liveness import RankSigns, is_frozen
 from contract.log_lines import rank_prefix
 from trainer.agent import at_start, processes, rank_status
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
 from trainer.agent.options import AgentOptions
+from trainer.agent.output_progress import OutputReader
+from trainer.agent.output_reader import OutputFigures
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_signs import RankSignsReader
+from trainer.agent.redraws import Redraws, StreamPiece
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
 from trainer.config import RankInfo
@@ -37,6 +40,8 @@ KEPT_LINES = 400
 """Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
 KEPT_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
+REDRAWN_CHARS = 4096
+"""Characters kept of a state of a progress bar."""
 LISTEN_S = 5.0
 """Time to read the last lines of killed ranks."""
 LOOK_S = 5.0
@@ -67,12 +72,13 @@ class Ranks:
         self._saving: list[processes.Process] = []
         """Ranks that were asked to stop and may write a checkpoint."""
         self._save_until = 0.0
+        self._output = OutputReader(options.command)
         self._request: StackRequest | None = None
         """For the stacks of the ranks."""
         self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
-        """Of the newest look; of ranks that have ended well, the last ones."""
+        """Signs of the newest look; the last ones of ranks that have ended well."""
         self._write = write
         self._scratch = ScratchFolder()
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
@@ -92,11 +98,10 @@ class Ranks:
         )
         done_end.close()
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
-        streams: list[tuple[Any, IO[bytes], str]] = [
-            (stream, outs[name], rank_prefix(options.first_rank + local_rank))
-            for local_rank, name, stream in self._pipes.readers
+        streams: list[tuple[Any, IO[bytes], int | None]] = [
+            (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
         ]
-        streams += [(self._process.stdout, outs[OUT], ""), (self._process.stderr, outs[ERR], "")]
+        streams += [(self._process.stdout, outs[OUT], None), (self._process.stderr, outs[ERR], None)]
         self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
         each = zip(streams, self._tails, strict=True)
         self._pumps = [threading.Thread(target=self._pump, args=(*stream, tail), daemon=True) for stream, tail in each]
@@ -203,15 +208,35 @@ class Ranks:
         for pump in self._pumps:
             pump.join(max(0.0, deadline - time.monotonic()))
 
-    def _pump(self, stream: IO[bytes], out: IO[bytes], prefix: str, tail: deque[str]) -> None:
-        """Pass on line by line, each with the prefix. A carriage return ends a line, too, as in a progress bar."""
-        with io.TextIOWrapper(stream, "utf-8", errors="replace", newline=None) as lines:
-            while line := lines.readline(PIECE):
-                text = line.removesuffix("\n")
+    def progress(self, *, last: bool = False) -> OutputProgress | None:
+        """The progress that the ranks have printed, where there is news. `last`: they have ended."""
+        return self._output.event(time.monotonic(), last=last)
+
+    def _pump(self, stream: IO[bytes], out: IO[bytes], rank: int | None, tail: deque[str]) -> None:
+        """Pass on line by line, each with the prefix. A carriage return ends a piece, too, as in a progress bar: few of
+        its states become lines, the others events."""
+        prefix, redraws = "" if rank is None else rank_prefix(rank), Redraws()
+
+        def write(piece: StreamPiece) -> None:
+            text = piece.text
+            if piece.redrawn:
+                text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))
+            else:
                 tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
+            self._write(out, f"{prefix}{text}\n".encode())
+
+        with io.TextIOWrapper(stream, "utf-8", errors="replace", newline="") as lines:
+            while line := lines.readline(PIECE):
                 self._lines += 1
+                now, figures = time.monotonic(), OutputFigures()
+                with contextlib.suppress(Exception):  # the line is passed on, whatever it holds
+                    figures = self._output.read(rank, line, now)
                 with contextlib.suppress(Exception):  # lose a line: if the pipe is not read, the rank hangs
-                    self._write(out, f"{prefix}{text}\n".encode())
+                    for piece in redraws.take(line, figures, now):
+                        write(piece)
+        with contextlib.suppress(Exception):
+            for piece in redraws.rest():
+                write(piece)
 
 
 def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[str, str]:

@@ -70,6 +70,10 @@ class AgentConnection:
                 return lines[0]
         raise TimeoutError("no answer")
 
+    def detach(self) -> socket.socket:
+        """Return the socket, for a stream that is no lines of JSON; this object is not used any more."""
+        return self._socket
+
     def shut(self) -> None:
         """Shut down both directions; a reader gets the end of the stream."""
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import Newest, chosen_checkpoint, newest_anywhere, unreported_lines
+from orchestrator.fleet.checkpoints.results import results_of
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
@@ -133,5 +134,6 @@ def earlier_attempt(
             return newest_anywhere(everyone, places, plan.run_id, lineage_of(record))
 
         newest = begin(find_newest)
+        results = begin(lambda: results_of(nodes, places, plan))
         frees = frozenset({plan.master_port, plan.supervisor_port} if ending else ())
-        yield PreviousAttempt(nodes=nodes, places=places, newest=newest, runs=runs, frees=frees)
+        yield PreviousAttempt(nodes=nodes, places=places, newest=newest, results=results, runs=runs, frees=frees)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,11 +83,29 @@ def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> Checke
 
 def look_at(words: Sequence[str], **how: Any) -> CheckedWords:
     """Check the words of a workload on this computer, with the trainer's own parser."""
+    return _look.get()(words, **how)
+
+
+def look(words: Sequence[str], **how: Any) -> CheckedWords:
+    """Check the words by starting the trainer."""
     from orchestrator.fleet.planning.look_ahead import look_ahead
     from orchestrator.nodes.local import LocalNode
 
     with closing(LocalNode()) as controller:
         return look_ahead(controller, words, **how)
+
+
+_look: ContextVar[Callable[..., CheckedWords]] = ContextVar("look", default=look)
+
+
+@contextmanager
+def looking_by(other: Callable[..., CheckedWords]) -> Iterator[None]:
+    """Check words with `other` inside this context: tests start no interpreter for what is known already."""
+    token = _look.set(other)
+    try:
+        yield
+    finally:
+        _look.reset(token)
 
 
 def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from orchestrator.cli.consent import require_consent
+from contract.result_files import within_limit
+from orchestrator.cli.consent import agreed, can_ask, require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
 from orchestrator.cli.launching.command_words import must_run
@@ -17,6 +18,7 @@ from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
+from orchestrator.fleet.checkpoints.results import WrittenResults
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.images.additions import read_additions
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
@@ -157,6 +159,17 @@ def ready(
         yield nodes, request, plan_checked(nodes, request, facts, identity, before), before
 
 
+def _agrees_to_copy(plan: Plan, results: WrittenResults, mode: OutputMode) -> bool:
+    """Ask about files of the last attempt that are more than is copied unasked; without a terminal they stay."""
+    from orchestrator.render.recovery import file_size
+
+    large = [files for files in results.wanted(plan).values() if not within_limit(files)]
+    if not large or not can_ask():
+        return False
+    size, nodes = file_size(max(sum(file.size for file in files) for files in large)), counted(len(large), "node")
+    return agreed(f"Copy {size} that rank 0 wrote from {results.source} to {nodes}?", yes=mode.confirmed)
+
+
 def _run(
     nodes: Sequence[Node],
     plan: Plan,
@@ -169,11 +182,12 @@ def _run(
     from orchestrator.cli.report import progress_view
 
     by_name = {node.name: node for node in nodes}
+    large = previous is not None and _agrees_to_copy(plan, previous.results.result(), mode)
     screen = Screen(plan, quiet=mode.as_json)
     with progress_view(quiet=mode.as_json, notes=True) as view:
         notify = screen.after(view)
         if previous:
-            containers = previous.launch_next(plan, notify, request.folders)
+            containers = previous.launch_next(plan, notify, request.folders, large=large)
         else:
             containers = start_all(by_name, plan, fresh=request.folders, notify=notify)
     if mode.detach:

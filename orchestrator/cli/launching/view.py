@@ -5,16 +5,18 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
-from contract.events import ForecastMade
+from contract.events import Event, ForecastMade, LineRedrawn, OutputProgress, ProgressEvent
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
+from orchestrator.checks.output_progress import newest_output, output_words
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
@@ -33,7 +35,7 @@ from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
 from orchestrator.render.findings import MARKS, fold, sentence
 from orchestrator.render.forecast import forecast_line, forecast_view
-from orchestrator.render.log_lines import log_line
+from orchestrator.render.log_lines import SameLines, SharedLine, log_line, shared_line
 from orchestrator.render.printable import printable
 from orchestrator.render.progress import ProgressView
 from orchestrator.render.recovery import recovery_line
@@ -43,6 +45,8 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 
 REMIND_EVERY_S = 10.0
+BARS, BAR_S = 8, 10.0
+"""Progress bars below the lines, and the time without a new state after which one has ended."""
 
 
 class Screen:
@@ -54,6 +58,8 @@ class Screen:
         self._out, self._err = stdout(), stderr()
         self._out.quiet = self._err.quiet = quiet
         self._live: Live | None = None
+        self._draws = False
+        """Whether a table, progress and bars are drawn below the lines."""
         self._reminded = time.monotonic()
         self._last_line = ""
         self._show_plan(plan)
@@ -64,21 +70,31 @@ class Screen:
         self._plan, self._phases = plan, phases.Phases(plan=plan)
         self._slow = set[str]()
         """Ranks that were reported as slow."""
-        self._consequences = Consequences(peers(plan))
+        self._consequences, self._same = Consequences(peers(plan)), SameLines()
+        self._names = [part.node for part in plan.nodes]
+        self._arrived = False
+        """Whether the table was printed for the last time."""
+        self._printed: OutputProgress | None = None
+        """Progress read from the output, while the program's own events report none."""
+        self._reports = False
+        """Whether they do."""
+        self._bars: dict[str, tuple[float, RunLine]] = {}
+        """Time and newest state of each progress bar, of the lowest rank that draws it."""
         self._width = max(len(part.node) for part in plan.nodes)
         self._several = any(part.nproc_per_node > 1 for part in plan.nodes)
 
     def __enter__(self) -> Screen:
-        if self._err.is_terminal and not self._quiet:
-            self._live = Live(self._phases.table(), console=self._err, transient=True)
-            self._live.start()
+        self._draws = self._err.is_terminal and not self._quiet
+        self._draw()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._draws = False
         self.close()
 
     def close(self) -> None:
-        """Update the phases no more."""
+        """Show the lines that are held, and update the phases no more."""
+        self._print(self._same.rest())
         if self._live:
             self._live.stop()
             self._live = None
@@ -105,7 +121,7 @@ class Screen:
         if not self._phases.reach(node, phase):
             return
         if self._live:
-            self._live.update(self._phases.table())
+            self._draw()
         elif all(phase in self._phases.reached[name] for name in self._phases.training):
             seconds = max(self._phases.reached[name][phase] for name in self._phases.training)
             word = f"{self._plan.nnodes}/{self._plan.nnodes} joined" if phase == phases.JOINED else phase
@@ -129,31 +145,77 @@ class Screen:
         for node, phase in self._phases.heard(run_event):
             self.reach(node, phase)
         if isinstance(run_event, RunLine) and run_event.event:
+            self._note_progress(run_event, run_event.event)
             self._print_event(run_event)
-        if self._live and self._phases.complete:
+        if self._live and self._phases.complete and not self._arrived:
+            self._arrived = True
             self._live.update(self._phases.table(), refresh=True)
             self.close()
             self._err.print(self._phases.table())
         if isinstance(run_event, RunLine):
-            self._print(self._consequences.hear(run_event))
+            for line in self._consequences.hear(run_event):
+                self._print(self._same.hear(line, context=False))
         elif isinstance(run_event, Tick | ContainerExited):
-            self._print(self._consequences.rest())
+            for line in self._consequences.rest():
+                self._print(self._same.hear(line, context=False))
+            self._print(self._same.rest())
         if isinstance(run_event, Tick):
+            self._drop_bars()
             self._remind()
 
-    def _print(self, lines: Iterable[RunLine]) -> None:
+    def _note_progress(self, line: RunLine, event: Event) -> None:
+        """Take a state of a bar, or progress that was read from the output, into account."""
+        if isinstance(event, LineRedrawn):
+            key = event.bar or ""
+            known = self._bars.get(key)
+            lowest = known is None or (line.rank or 0) <= (known[1].rank or 0)
+            if lowest and (known or len(self._bars) < BARS):
+                self._bars[key] = time.monotonic(), replace(line, text=event.text or "")
+        elif isinstance(event, OutputProgress):
+            self._printed = newest_output([event], self._printed)
+        elif isinstance(event, ProgressEvent):
+            self._reports = True
+            return
+        else:
+            return
+        self._draw()
+
+    def _drop_bars(self) -> None:
+        now = time.monotonic()
+        if ended := [key for key, (at, _) in self._bars.items() if now - at > BAR_S]:
+            for key in ended:
+                del self._bars[key]
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the phases until all are reached, the bars, and the progress below the lines of a terminal."""
+        parts: list[RenderableType] = [] if self._phases.complete else [self._phases.table()]
+        for _, line in self._bars.values():
+            state = log_line(line, width=self._width, several_ranks=self._several)
+            state.no_wrap, state.overflow = True, "ellipsis"
+            parts.append(state)
+        if self._printed and not self._reports:
+            parts.append(Text(output_words(self._printed, running=True), "bold"))
+        if not self._draws or not (parts or self._live):
+            return
+        if self._live is None:
+            self._live = Live(console=self._err, transient=True)
+            self._live.start()
+        self._live.update(Group(*parts))
+
+    def _print(self, lines: Iterable[SharedLine]) -> None:
         # The live table would overwrite lines that are printed past its console.
         console = self._err if self._live and self._out.is_terminal else self._out
-        for line in lines:
-            if line.event is None:
-                console.print(log_line(line, width=self._width, several_ranks=self._several))
+        for shown in lines:
+            if shown.line.event is None:
+                console.print(shared_line(shown, self._names, width=self._width, several_ranks=self._several))
 
     def _print_update(self, update: Update) -> None:
         """Print an event of the run or an action of its supervisor, but no line twice in succession."""
         if isinstance(update, Replanned):
             self.close()
             self._show_plan(update.plan)
-        if (line := printable(recovery_line(update))) and line != self._last_line:
+        if (line := "\n".join(map(printable, recovery_line(update).split("\n")))) and line != self._last_line:
             self._last_line = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
 

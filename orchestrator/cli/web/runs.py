@@ -151,7 +151,7 @@ def run_view(report: RunReport) -> dict[str, Any]:
         name: getattr(report, name)
         for name in (
             "run_id", "project", "user", "command", "state", "reason", "begun_at", "ended_at", "seconds", "attempt",
-            "world_size", "backend", "sync", "steps", "final_step", "unit", "measured_per_s", "versions",
+            "world_size", "backend", "sync", "steps", "progress", "final_step", "unit", "measured_per_s", "versions",
             "curves_left_out", "notes",
         )
     }  # fmt: skip

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from contract.checkpoint import CheckpointFile, encode_best
+from contract.result_files import HEAD_BYTES
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.checkpoint import CheckpointCopy
@@ -91,14 +92,28 @@ class Relay:
     An error at the source ends the stream and is kept for `check_source`: the stream is read by another node's thread.
     """
 
-    def __init__(self, node: Node, path: str, part: CheckpointFile) -> None:
+    def __init__(
+        self,
+        node: Node,
+        path: str,
+        part: CheckpointFile,
+        *,
+        argv: Sequence[str] = (),
+        refused: Callable[[bytes], str] = lambda _head: "",
+    ) -> None:
+        """`argv` writes the file to its stdout (default: `cat`); `refused`: reason not to send a file that begins with
+        these bytes, empty: there is none."""
         self._node, self._path, self._part = node, path, part
+        self._argv, self._refused = argv or ["cat", "--", path], refused
         self._hash, self._size = hashlib.sha256(), 0
         self._error: OrchError | None = None
 
     def chunks(self) -> Iterator[bytes]:
         try:
-            for chunk in self._node.stream(["cat", "--", self._path]):
+            for chunk in self._node.stream(self._argv):
+                if not self._size and (problem := self._refused(chunk[:HEAD_BYTES])):
+                    self._error = RunFailedError(f"{self._path}: {problem}", node=self._node.name)
+                    return
                 self._size += len(chunk)
                 if self._size > self._part.size:
                     return
@@ -114,9 +129,14 @@ class Relay:
         if self._error:
             raise self._error
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether size and hash are the expected ones."""
+        return self._size == self._part.size and self._hash.hexdigest() == self._part.sha256
+
     def check_content(self) -> None:
         """RunFailedError: size or hash differ from the manifest."""
-        if self._size != self._part.size or self._hash.hexdigest() != self._part.sha256:
+        if not self.is_complete:
             raise RunFailedError(
                 f"{self._path} is not what its manifest says: it is damaged, and was not copied",
                 node=self._node.name,

@@ -11,7 +11,7 @@ from heapq import merge
 from pathlib import Path
 from threading import Lock
 
-from contract.events import Event, kind_in
+from contract.events import Event, LineRedrawn, kind_in
 from orchestrator.fleet.runs.index_file import IndexFile, transaction
 from orchestrator.fleet.runs.log_blocks import BLOCK_BYTES
 from orchestrator.fleet.runs.log_files import LogFile, log_files, parse_line
@@ -34,6 +34,8 @@ _SELECT_NEW = """
 SELECT rowid, time, node, node_rank, rank, text FROM events
 WHERE rowid > ? ORDER BY time, node, rank, sum
 """
+_NOT_KEPT = ("", LineRedrawn.kind)
+"""An ordinary line, and states of progress bars: a thousand times as many as all other events."""
 _NO_RANK = -1
 _INTEGERS = 2**63
 _ADDING = Lock()
@@ -159,7 +161,7 @@ def _event_lines(content: bytes) -> Iterator[RunLine]:
     while at >= 0:
         start, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
         end = len(content) if end < 0 else end
-        if (line := parse_line(content[start:end])) and kind_in(line.text):
+        if (line := parse_line(content[start:end])) and kind_in(line.text) not in _NOT_KEPT:
             yield line
         at = content.find(_MARK, end)
 

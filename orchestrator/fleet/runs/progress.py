@@ -11,7 +11,8 @@ from datetime import datetime
 from itertools import islice
 
 from contract.cost_model.forecast import Forecast
-from contract.events import CheckpointWritten, Event, ForecastMade, ProgressEvent, ResourcesSampled
+from contract.events import CheckpointWritten, Event, ForecastMade, OutputProgress, ProgressEvent, ResourcesSampled
+from orchestrator.checks.output_progress import newest_output
 from orchestrator.checks.progress import with_figures
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
@@ -48,6 +49,12 @@ def resources_of(containers: Sequence[RunningContainer]) -> dict[str, ResourcesS
         for event in outcome.result or ()
         if isinstance(event, ResourcesSampled)
     }
+
+
+def last_output(containers: Sequence[RunningContainer]) -> OutputProgress | None:
+    """The newest progress that an agent has read from the output of a rank, of those nodes that answer."""
+    told = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
+    return newest_output(event for outcome in told for event in outcome.result or ())
 
 
 def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:
@@ -152,6 +159,8 @@ def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun
     state, reason = record.outcome() or UNKNOWN_END
     first = next((part.node for part in plan.nodes if part.node_rank == 0), "") if plan else ""
     newest = list(islice(record.events(ProgressEvent, nodes={first}, newest_first=True), LOOK_BACK)) if first else []
+    last = newest_progress(line.event for line in reversed(newest))
+    printed = [] if last else list(islice(record.events(OutputProgress, newest_first=True), LOOK_BACK))
     return PastRun(
         run_id=record.run_id,
         state=state,
@@ -160,7 +169,8 @@ def past_run(record: RunRecord, unreachable: Mapping[str, OrchError]) -> PastRun
         started_at=plan.started_at if plan else "",
         command=shlex.join(plan.command) if plan else "",
         nodes=tuple(part.node for part in plan.nodes) if plan else record.names,
-        last_event=newest_progress(line.event for line in reversed(newest)),
+        last_event=last,
+        output=newest_output(line.event for line in reversed(printed)),
         forecast=record.forecast(),
         unreachable=unreachable,
     )

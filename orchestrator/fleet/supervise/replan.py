@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, says_where, steps_lost
+from orchestrator.fleet.checkpoints.results import WrittenResults, bring_results, results_of
 from orchestrator.fleet.checkpoints.survey import Places, places_in
 from orchestrator.fleet.fan_out import Notify, begin, fan_out
 from orchestrator.fleet.gather import gather_facts
@@ -111,7 +112,8 @@ def start_next_attempt(
     wanted = [node for node in wanted if node.name not in foreign]
     places = places_in(pool.request.nodes, pool.request.project)
     newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id, lineage_of(record)))
-    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest)
+    results = begin(lambda: results_of({node.name: node for node in wanted}, places, plan))
+    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest, results=results)
     facts, refused = fit(pool, [node.name for node in wanted], plan.run_id)
     refused += [f"{name}: it shows {words}" for name, words in claimed.left_out.items() if name in names]
     refused += [str(error) for name, error in {**claimed.failed, **foreign}.items() if name in names]
@@ -149,6 +151,8 @@ class PreviousAttempt:
     nodes: Mapping[str, Node]
     places: Places
     newest: Future[Newest]
+    results: Future[WrittenResults]
+    """Files that its ranks wrote, where it has no checkpoints."""
     runs: Future[FoundRuns] | None = None
     """The runs on these nodes, where the attempt may still be active."""
     frees: frozenset[int] = frozenset()
@@ -164,9 +168,10 @@ class PreviousAttempt:
         return identity if says_where(command) else replace(identity, resumes=self.newest.result().resumes)
 
     def launch_next(
-        self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({})
+        self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({}), *, large: bool = False
     ) -> tuple[RunningContainer, ...]:
-        """Copy the newest checkpoint to the node of rank 0, and launch the next attempt.
+        """Copy the newest checkpoint, or the files that rank 0 of a plain script wrote, to the node of rank 0, and
+        launch the next attempt. `large`: copy files of any size.
 
         Errors are those of `steps_lost`, `bring_newest` and `launch`.
         """
@@ -174,6 +179,7 @@ class PreviousAttempt:
         if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
             notify(plan.master, Progress(text=lost))
         bring_newest(self.nodes, plan, newest, notify)
+        bring_results(self.nodes, self.places, plan, self.results.result(), notify, large=large)
         taking = {part.node for part in plan.nodes}
         elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
         return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, notify=notify)

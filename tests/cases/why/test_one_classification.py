@@ -188,6 +188,7 @@ def test_every_signature_is_covered() -> None:
         "node.lost",
         "node.frozen",
         "code.hung",
+        "start.files_differ",
     }
 
 

@@ -75,10 +75,10 @@ function runCard(snapshot) {
     run.reason ? el("p", { class: "reason" }, run.reason) : null,
     el(
       "div", { class: "progress" },
-      meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
+      run.output ? null : meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
       el(
         "p", {},
-        el("b", {}, done === null ? "progress unknown" : percent(done)),
+        run.output ? el("b", {}, run.output) : el("b", {}, done === null ? "progress unknown" : percent(done)),
         run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
         el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
       ),
@@ -102,6 +102,7 @@ function runCard(snapshot) {
 function timeLeft({ run, nodes }, left, until, active) {
   if (left !== null) return [el("b", {}, `${span(left)} left`), until];
   if (!active) return "";
+  if (run.output) return "";
   if (run.step === null) return "no step yet";
   if (nodes.some((node) => node.silent && node.node_rank !== null)) return "time left unknown while a node is silent";
   return run.step_age_s > 60 ? `no step for ${span(run.step_age_s)}` : "time left not known yet";

@@ -176,7 +176,7 @@ export function run(root, parameters, id) {
       data.reading ? el("p", { class: "soft" }, "reading the record…") : null,
       data.begun_at ? el(
         "dl", { class: "tiles" },
-        fact("Step", data.steps === null ? "–" : `${numbers(data.steps)}${data.final_step ? ` of ${numbers(data.final_step)}` : ""}`),
+        data.progress ? fact("Progress", data.progress) : fact("Step", data.steps === null ? "–" : `${numbers(data.steps)}${data.final_step ? ` of ${numbers(data.final_step)}` : ""}`),
         fact("Duration", span(data.seconds)),
         fact("Began", clock(data.begun_at)),
         fact("Ranks", `${data.world_size || "–"}${data.backend ? `, ${data.backend}` : ""}`),

@@ -1,0 +1,236 @@
+"""Progress that agents have read from the output, on the screens; and lines that ranks share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.events import Event, LineRedrawn, OutputProgress, StepDone, encode_event
+from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
+from orchestrator.checks.run_history import OUTPUT_UNIT, RunHistory
+from orchestrator.cli.launching.view import Screen
+from orchestrator.fleet.supervise.rendezvous import Arrivals
+from orchestrator.render.log_lines import LogPrinter, SameLines
+from orchestrator.render.monitor import run_lines
+from orchestrator.render.report_page import report_page
+from orchestrator.specs.run_events import RunFound, RunLine, Tick
+from tests import lan
+from tests.each_case import failures_of
+from tests.json_output import json_data
+from tests.lan import moment
+from tests.unit.conftest import THREE, Orch, detached
+from tests.unit.test_live_model import Watched, run
+
+PROGRESS = OutputProgress(
+    rank=0, generation=1, t=1767366000.0, epoch=3.0, epochs=10, step=120, steps=400, loss=2.31, loss_key="loss",
+    per_s=3.1, unit="steps", remaining_s=720.0,
+)  # fmt: skip
+WORDS = "epoch 3/10 · step 120/400 · loss 2.31 · 3.1 steps/s · 12 min left   (read from its output)"
+ENDED = "epoch 3/10 · step 120/400 · loss 2.31   (read from its output)"
+NAN = replace(PROGRESS, loss=None, not_finite="nan", not_finite_since=300)
+
+
+def line(what: Event | str, second: float = 0.0, *, rank: int | None = 0, node: str = "alpha") -> RunLine:
+    text = what if isinstance(what, str) else encode_event(what)
+    return RunLine(time=moment(int(second), int(second % 1 * 1e9)), node=node, node_rank=0, rank=rank, text=text)
+
+
+# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_words_name_their_source_and_what_is_known() -> None:
+    assert output_words(PROGRESS, running=True) == WORDS
+    assert output_words(PROGRESS, running=False) == ENDED
+    assert "10 min left" in output_words(PROGRESS, running=True, age_s=120)
+    assert "left" not in output_words(PROGRESS, running=True, age_s=721)
+    bar = replace(PROGRESS, epochs=None, epoch=0.0, step=21, steps=100, loss=None)
+    assert output_words(bar, running=False) == "epoch 0 · step 21/100 · 21% of this pass   (read from its output)"
+    assert output_words(None, running=True) == output_words(OutputProgress(), running=True) == ""
+
+
+def test_odd_values_make_words_as_well() -> None:
+    def check(odd: dict[str, Any]) -> None:
+        words = output_words(replace(PROGRESS, **odd), running=True)
+        assert "\x1b" not in words
+        assert len(words) < 200
+
+    odd = ({"epoch": 1e300}, {"unit": "\x1b[31m"}, {"per_s": -1e300}, {"remaining_s": 1e300}, {"loss": -1e300},
+           {"step": 10**12, "steps": 1}, {"steps": 0}, {"epochs": 0}, {"not_finite": "\x1b"})  # fmt: skip
+    assert failures_of(check, odd) == []
+    assert output_warning(replace(NAN, not_finite="\x1b[31m")) == ""
+
+
+def test_the_lowest_rank_counts_unless_it_is_silent() -> None:
+    other = replace(PROGRESS, rank=2, step=7)
+    assert newest_output([other, PROGRESS, replace(other, t=1767366059.0)]) == PROGRESS
+    later = replace(other, t=1767366061.0)
+    assert newest_output([PROGRESS, later]) == later
+    assert newest_output([PROGRESS, replace(other, generation=2)]) == replace(other, generation=2)
+
+
+def test_the_place_on_a_curve_grows_over_epochs() -> None:
+    passes = [replace(PROGRESS, epoch=float(epoch), step=step) for epoch in (1, 2) for step in (0, 399, 400)]
+    places = [output_place(one) or 0.0 for one in passes]
+    assert places == sorted(places)
+    assert output_place(replace(PROGRESS, epoch=0.5, step=7)) == 0.5
+    assert output_place(OutputProgress(step=7)) == 7
+
+
+# ── Screens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_status_shows_it_where_the_program_reports_nothing(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=("[rank0]: epoch 3/10", encode_event(NAN)), ends_with=None)
+    run_id = detached(orch, here)
+    ran = orch("status", on=here)
+    assert "epoch 3/10 · step 120/400" in ran.out
+    assert "(read from its output)" in ran.out
+    assert "! loss is nan since step 300 (from its output)" in ran.err
+    assert json_data(orch("status", "--json", on=here).out)["output"]["epochs"] == 10
+    orch("logs", run_id, on=here)
+    ended = orch("status", run_id, on=lan.lan(*THREE))
+    assert "epoch 3/10 · step 120/400   (read from its output)" in ended.out
+
+
+def test_status_shows_the_programs_own_events_first(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(lan.event("step", step=7, loss=1.5), encode_event(PROGRESS)), ends_with=None)
+    detached(orch, here)
+    assert "step 7 · loss 1.500" in orch("status", on=here).out
+    assert json_data(orch("status", "--json", on=here).out)["output"] is None
+
+
+def test_a_monitor_shows_it_with_its_losses_and_one_warning() -> None:
+    watched = Watched()
+    watched.model.add(RunFound(run=run()))
+    for loss in (3.0, 2.5, 2.31):
+        watched.says("alpha", replace(PROGRESS, loss=loss))
+    shown = watched.shown.run
+    assert shown
+    assert (shown.step, shown.losses, shown.loss, shown.unit) == (None, (3.0, 2.5, 2.31), 2.31, "steps")
+    assert shown.remaining_s == pytest.approx(720, abs=5)
+    text = "\n".join(part.plain for part in run_lines(watched.shown, 120))
+    assert "epoch 3/10 · step 120/400 · loss 2.31" in text
+    assert "no step reported" not in text
+    for _ in range(3):
+        watched.says("alpha", NAN)
+    assert [fault.text for fault in watched.shown.faults] == ["loss is nan since step 300 (from its output)"]
+    watched.says("alpha", StepDone(step=5, loss=1.0))
+    own = watched.shown.run
+    assert own
+    assert (own.output, own.step, own.loss) == ("", 5, 1.0)
+
+
+def history(*lines: RunLine) -> RunHistory:
+    made = RunHistory()
+    for each in lines:
+        made.add(each)
+    return made
+
+
+def test_a_report_has_its_curve_and_words() -> None:
+    events = [replace(PROGRESS, step=step, loss=9.0 - step / 100) for step in (100, 200, 300)]
+    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", outcome=None, forecast=None)
+    curve = report.curve("train", "loss")
+    assert curve
+    assert (curve.x, curve.y, curve.unit) == ((1300, 1400, 1500), (8, 7, 6), OUTPUT_UNIT)
+    assert report.progress == "epoch 3/10 · step 300/400 · loss 6   (read from its output)"
+    page = report_page([report], made_at="", version="")
+    assert report.progress in page
+    own = history(line(PROGRESS), line(StepDone(step=5, loss=1.0), 1), line(PROGRESS, 2)).report(
+        "r", outcome=None, forecast=None
+    )
+    assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
+
+
+def test_states_of_bars_do_not_displace_the_last_lines() -> None:
+    states = [line(LineRedrawn(bar="", text=f"{n}%"), 1 + n / 1000) for n in range(3000)]
+    report = history(line("ValueError: no"), *states).report("r", outcome=None, forecast=None)
+    assert [text for _, _, text in report.last_lines] == ["ValueError: no"]
+
+
+# ── Lines ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shared(*lines: RunLine) -> list[str]:
+    same = SameLines()
+    found = [shown for each in lines for shown in same.hear(each, context=False)]
+    return [f"{one.label(('alpha', 'beta'))} {one.text}" for one in (*found, *same.rest())]
+
+
+def of_ranks(text: str, *ranks: int) -> list[RunLine]:
+    return [line(text.replace("RANK", str(rank)), rank / 10, rank=rank) for rank in ranks]
+
+
+def test_a_line_of_several_ranks_is_one() -> None:
+    assert shared(*of_ranks("hello", 0, 1, 2)) == ["[0-2] hello"]
+    assert shared(*of_ranks("hello", 0, 1, 2, 5, 7, 8)) == ["[0-2,5,7-8] hello"]
+    assert shared(*of_ranks("[rankRANK]: KeyError: 'x'", 0, 1)) == ["[0-1] KeyError: 'x'"]
+    warning = "[W1126 10:00:0RANK.123456789 reducer.cpp:1401] Warning: find_unused_parameters=True"
+    assert len(shared(*of_ranks(warning, 0, 1))) == 1
+    assert len(shared(line("twice"), line("twice"))) == 2
+    assert len(shared(line("late"), line("late", 2.0, rank=1))) == 2
+    agents = [line("hi", rank=None, node=node) for node in ("alpha", "beta")]
+    assert shared(*agents) == ["[alpha, beta] hi"]
+
+
+def test_a_traceback_of_several_ranks_is_one() -> None:
+    lines = ["Traceback (most recent call last):", '  File "t.py", line 3', "    x", "    x", "ValueError: no"]
+    each = [line(text, rank / 10, rank=rank) for text in lines for rank in (0, 1, 2)]
+    assert shared(*each) == [f"[0-2] {text}" for text in lines]
+
+
+def test_raw_logs_show_each_state_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line(LineRedrawn(bar="", text="1%")), line("10%"), line(LineRedrawn(bar="", text="12%")), line("12%")]
+    printer = LogPrinter(names=("alpha",), as_json=False, raw=True)
+    for each in (*lines, line("12%"), line(PROGRESS)):
+        printer.print(each)
+    assert capsys.readouterr().out.splitlines() == [f"[0 alpha] {text}" for text in ("1%", "10%", "12%", "12%")]
+    quiet = LogPrinter(names=("alpha",), as_json=False)
+    for each in lines:
+        quiet.print(each)
+    assert capsys.readouterr().out.splitlines() == ["[0 alpha] 10%", "[0 alpha] 12%"]
+
+
+def test_raw_is_an_option_of_the_command(orch: Orch) -> None:
+    says = (f"[rank0]: {encode_event(LineRedrawn(bar='', text='1%'))}", "[rank0]: 10%")
+    here = lan.lan(*THREE, says=says)
+    run_id = detached(orch, here)
+    assert orch("logs", run_id, "-n", "alpha", on=here).out == "[0 alpha] 10%\n"
+    assert orch("logs", run_id, "-n", "alpha", "--raw", on=here).out == "[0 alpha] 1%\n[0 alpha] 10%\n"
+    assert orch("logs", run_id, "-n", "alpha", "--raw", "--tail", "2", on=here).out.count("\n") == 2
+
+
+def test_a_launch_draws_progress_and_bars_below_the_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "140")):
+        monkeypatch.setenv(name, value)
+    plan = lan.plan()
+    events = [
+        line(LineRedrawn(bar="b", text="45%|####"), rank=1), line(LineRedrawn(bar="b", text="44%|####"), rank=0),
+        line(LineRedrawn(bar="b", text="50%|#####"), rank=1), line(PROGRESS), line("an ordinary line"), Tick(),
+    ]  # fmt: skip
+    with Screen(plan, quiet=False) as screen:
+        show = screen.showing(Arrivals({}, plan, polls=False))
+        for each in events:
+            show(each)
+        screen.messages.print("end")
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "44%|####" in said
+    assert "50%" not in said  # rank 0 draws this bar, too
+    assert WORDS in said
+    assert said.index("an ordinary line") < said.index("end")
+
+
+def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen(lan.plan(), quiet=False) as screen:
+        show = screen.showing(Arrivals({}, lan.plan(), polls=False))
+        for each in (line(LineRedrawn(bar="b", text="44%|####")), line(PROGRESS), *of_ranks("hello", 0, 1), Tick()):
+            show(each)
+    said = capsys.readouterr()
+    assert "44%" not in said.out + said.err
+    assert "epoch" not in said.out + said.err
+    assert said.out.splitlines() == ["[0-1] hello"]

@@ -1,0 +1,138 @@
+"""Result files of the nodes before a start: what is copied between them, and what is reported. Pure.
+
+Rank 0's node is the source: a script saves on rank 0, as a rule, and each rank loads the file if it exists. Files of
+other ranks are copied by it, too, if that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from contract.events import OutputsDiffer, OutputsEvent, OutputsMissing, encode_event
+from contract.result_files import Comparison, ResultFile, ResultFiles, compare, shown, within_limit
+
+OFF, RESULTS, ALL = "off", "results", "all"
+"""What is copied: nothing, files of rank 0's node, or those of other ranks, too."""
+BYTES_PER_S = 100e6
+"""Assumed speed of a copy, for a line about its time: a link of 1 Gbit/s."""
+_FIRST, _GATHERED, _COPIED, _MATCHED = range(4)
+"""Not compared yet; files of other ranks are at rank 0's node; nodes have its files; nothing is left to do."""
+STATE_SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".json", ".tar", ".zip"})
+"""Endings of files with the state of a training; a log differs on every node without consequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """Result of one look at the lists."""
+
+    events: tuple[OutputsEvent, ...] = ()
+    copies: Mapping[int, tuple[ResultFile, ...]] = field(default_factory=dict)
+    """By node_rank: files to be copied to this node, or with `upload` from it."""
+    upload: bool = False
+
+
+@dataclass
+class FileLists:
+    """Decides on the files of the nodes `names`, in order of node_rank."""
+
+    names: Sequence[str]
+    mode: str = RESULTS
+    unequal: str = ""
+    """A file with which the newest start began on some nodes alone; empty: there is none."""
+    _stage: int = _FIRST
+    _reported: set[str] = field(default_factory=set)
+
+    def reset(self) -> None:
+        """Compare again before the next start."""
+        self._stage = _FIRST
+
+    def match(self, lists: Sequence[ResultFiles | None]) -> Matched:
+        """Compare the lists. After each copy it is called again with the new lists, until nothing is to be copied."""
+        source, others = lists[0], {name: one for name, one in zip(self.names[1:], lists[1:], strict=True) if one}
+        if self._stage == _MATCHED:
+            return Matched()
+        if source is None or not others:
+            self._stage, self.unequal = _MATCHED, ""
+            return Matched()
+        found, events = compare(source, others), list[OutputsEvent]()
+        if self._stage == _FIRST:
+            self._stage = _GATHERED
+            events += self._of_others(found)
+            if uploads := self._uploads(found):
+                return Matched(events=self._new(events), copies=uploads, upload=True)
+        if self._stage == _GATHERED:
+            self._stage = _COPIED
+            events += self._of_source(found)
+            if found.missing and self._why_not(found) is None:
+                copies = {self.names.index(name): files for name, files in found.missing.items()}
+                return Matched(events=self._new(events), copies=copies)
+        self._stage, self.unequal = _MATCHED, _state_of(found)
+        return Matched(events=self._new(events))
+
+    def _uploads(self, found: Comparison) -> dict[int, tuple[ResultFile, ...]]:
+        """Files of other ranks, each from the first node that has it."""
+        taken, uploads = set[str](), dict[int, tuple[ResultFile, ...]]()
+        for name, files in found.elsewhere.items() if self.mode == ALL else ():
+            own = tuple(file for file in files if file.path not in taken)
+            if own and within_limit(own):
+                uploads[self.names.index(name)] = own
+                taken |= {file.path for file in own}
+        return uploads
+
+    def _why_not(self, found: Comparison) -> str | None:
+        if self.mode == OFF:
+            return "off"
+        return None if all(map(within_limit, found.missing.values())) else "limit"
+
+    def _of_source(self, found: Comparison) -> list[OutputsEvent]:
+        events = list[OutputsEvent]()
+        files = {file.path: file for each in found.missing.values() for file in each}
+        if files:
+            event = _missing(tuple(files.values()), self.names[0], tuple(found.missing))
+            sent = sum(file.size for each in found.missing.values() for file in each)
+            outdated, seconds = set(files) <= found.outdated, max(1, round(sent / BYTES_PER_S))
+            events.append(
+                replace(event, outdated=outdated, other_ranks=False, seconds=seconds, why_not=self._why_not(found))
+            )
+        if found.differing:
+            path, node = next(iter(found.differing.items()))
+            more = len(found.differing) - 1
+            events.append(OutputsDiffer(path=shown(path), more=more, nodes=(self.names[0], node)))
+        return events
+
+    def _of_others(self, found: Comparison) -> list[OutputsEvent]:
+        events = list[OutputsEvent]()
+        for name, files in found.elsewhere.items():
+            limit = None if within_limit(files) else "limit"
+            why_not = limit if self.mode == ALL else "other_ranks"
+            event = _missing(files, name, (self.names[0],))
+            events.append(replace(event, other_ranks=True, why_not=why_not))
+        return events
+
+    def _new(self, events: Sequence[OutputsEvent]) -> tuple[OutputsEvent, ...]:
+        """Events that were not reported before: a log that each rank writes differs at every restart."""
+        new = [event for event in events if encode_event(event) not in self._reported]
+        again = [event for event in events if isinstance(event, OutputsMissing) and not event.other_ranks]
+        self._reported |= {encode_event(event) for event in events if event not in again}
+        return tuple(new)
+
+
+def _missing(files: Sequence[ResultFile], source: str, nodes: Sequence[str]) -> OutputsMissing:
+    largest = max(files, key=lambda file: file.size)
+    return OutputsMissing(
+        source=source,
+        nodes=tuple(nodes),
+        path=shown(largest.path),
+        size=largest.size,
+        more=len(files) - 1,
+        total=sum(file.size for file in files),
+    )
+
+
+def _state_of(found: Comparison) -> str:
+    """A file that ranks may have started with on some nodes alone."""
+    missing = [file.path for files in found.missing.values() for file in files]
+    differing = [path for path in found.differing if PurePosixPath(path).suffix.lower() in STATE_SUFFIXES]
+    return shown(next(iter([*missing, *differing]), ""))
