@@ -17,6 +17,8 @@ from pathlib import Path
 
 import torch
 
+from contract.log_lines import EVENT_MARK
+from contract.run_folder import AGENTS_TOKEN
 from tests.cases.why.programs import Program, programs
 
 LOGS = Path(__file__).parent / "logs"
@@ -29,6 +31,7 @@ def record(name: str, program: Program) -> str:
     """The text of the case."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # some programs give up root
+        (Path(folder) / AGENTS_TOKEN).write_text("ab" * 32)
         script = Path(folder) / "train.py"
         if name != "start.script_missing":
             script.write_text(program.script)
@@ -84,7 +87,8 @@ def _clean(text: str, folder: str) -> str:
     for ours, theirs in ((sys.base_prefix, "/usr/local"), (str(Path(__file__).parents[3]), "/opt/orch")):
         text = text.replace(ours, theirs)
     text = text.replace(socket.gethostname(), "localhost")
-    return "".join(f"{line[:600].rstrip()}\n" for line in text.splitlines())
+    lines = (line if line.startswith(EVENT_MARK) else line[:600].rstrip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":
