@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contract.cost_model.units import duration
 from contract.events import (
     Event,
     LivenessReported,
@@ -106,7 +105,7 @@ def _of_outputs(event: OutputsEvent, line: RunLine) -> str:
         first = f"! {files} {verb} changed on {source} since the copy on {nodes}"
     else:
         first = f"! {files} {exist} only on {source}"
-    done = f"copying them ({size}, about {duration(event.seconds or 1)}); --no-sync-outputs turns this off"
+    done = f"copying them ({size}, about {event.seconds or 1:.0f} s); --no-sync-outputs turns this off"
     if event.why_not is not None:
         done = _NOT_COPIED.get(event.why_not, "not copied").format(size=size)
     return f"{first}; the ranks on {nodes} would start without {'them' if event.more else 'it'}\n  {done}"

@@ -29,7 +29,7 @@ from trainer.agent.output_progress import OutputReader
 from trainer.agent.output_reader import OutputFigures
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_signs import RankSignsReader
-from trainer.agent.redraws import Piece, Redraws
+from trainer.agent.redraws import Redraws, StreamPiece
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
 from trainer.config import RankInfo
@@ -217,7 +217,7 @@ class Ranks:
         its states become lines, the others events."""
         prefix, redraws = "" if rank is None else rank_prefix(rank), Redraws()
 
-        def write(piece: Piece) -> None:
+        def write(piece: StreamPiece) -> None:
             text = piece.text
             if piece.redrawn:
                 text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))
