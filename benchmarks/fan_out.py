@@ -45,7 +45,7 @@ from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes, running_containers
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.progress import forecast_of, last_event, resources_of
 from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
@@ -340,7 +340,7 @@ def status(fleet: Fleet) -> Work:
     fleet.containers()
 
     def run() -> None:
-        run = choose_run(find_runs(list(fleet.nodes.values())), None)
+        run = run_on_nodes(find_runs(list(fleet.nodes.values())), None)
         containers = running_containers(run, fleet.nodes)
         forecast = forecast_of(containers, RunRecord(run.run_id))
         write(run_table(run, last_event(containers, forecast), forecast, resources_of(containers)))

@@ -155,7 +155,7 @@ class LivenessHistory:
     longest_pause_s: float = 0.0
     """The longest such pause of this generation that ended by itself."""
     trained: Mapping[int, TrainingSoFar] = field(default_factory=dict)
-    """By rank, of those that have made five optimizer steps."""
+    """Work by rank, once a rank has made five optimizer steps."""
     ended: frozenset[int] = frozenset()
     """Ranks that have ended well."""
     independent: bool = False
@@ -425,15 +425,6 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         text=f"the ranks exchange only scalars ({collectives:,} collectives, at most {_elements(largest)}): "
         "no gradients",
     )  # fmt: skip
-
-
-def together(signs: Sequence[RankSigns], history: LivenessHistory) -> str:
-    """How often the ranks exchange, for a run in which they do; empty where it is not known."""
-    rates = [one.collectives / one.steps for one in history.trained.values() if one.steps]
-    if len(rates) < 2 or not max(rates):
-        return ""
-    size = max((one.largest or 0 for one in signs), default=0)
-    return f"together: {max(rates):.1f} collectives per step" + (f", up to {size:,} elements" if size else "")
 
 
 # ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ MAX_FILES = 200
 MAX_LIST_CHARS = 40 * 1024
 """Characters of all paths in a list: a message between agents has at most 64 KiB."""
 MAX_PATH_CHARS, MAX_DEPTH = 400, 16
+MAX_FOLDER_CHARS = 64
 COPY_LIMIT_BYTES = 10 * 10**9
 """Bytes that are copied to a node without a question."""
 HEAD_BYTES = 8
@@ -70,6 +71,8 @@ class ResultFiles:
     files: tuple[ResultFile, ...] = ()
     complete: bool = True
     """Whether these are all; otherwise nothing follows from the absence of one."""
+    folder: str = ""
+    """Identity of the folder: the same on nodes that share it, as on NFS; empty: not known."""
 
     def by_path(self) -> dict[str, ResultFile]:
         return {file.path: file for file in self.files}
@@ -100,6 +103,8 @@ def compare(source: ResultFiles, others: Mapping[str, ResultFiles]) -> Compariso
     missing, elsewhere = dict[str, tuple[ResultFile, ...]](), dict[str, tuple[ResultFile, ...]]()
     absent, outdated, differing = set[str](), set[str](), dict[str, str]()
     for node, listed in others.items():
+        if source.folder and source.folder == listed.folder:
+            continue
         there, wanted = listed.by_path(), list[ResultFile]()
         for file in source.files:
             held = there.get(file.path)
@@ -181,6 +186,8 @@ def bounded(files: Sequence[ResultFile], *, complete: bool = True) -> ResultFile
 def read_result_files(values: Any) -> ResultFiles:
     """Read a list that another machine sent. ValueError: it does not fit, or names a file that is never copied."""
     found = from_json(ResultFiles, values, most=MAX_FILES)
+    if len(found.folder) > MAX_FOLDER_CHARS:
+        raise ValueError("the identity of the folder is too long")
     for file in found.files:
         if problem := path_problem(file.path):
             raise ValueError(f"{file.path[:80]!r} is not a result: {problem}")

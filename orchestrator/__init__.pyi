@@ -7,8 +7,8 @@ from orchestrator.fleet.planning.request import new_identity as new_identity
 from orchestrator.fleet.readiness.quick_look import check_before_launch as check_before_launch
 from orchestrator.fleet.runs.find_runs import FoundRuns as FoundRuns
 from orchestrator.fleet.runs.find_runs import RunningContainer as RunningContainer
-from orchestrator.fleet.runs.find_runs import choose_run as choose_run
 from orchestrator.fleet.runs.find_runs import find_runs as find_runs
+from orchestrator.fleet.runs.find_runs import run_on_nodes as run_on_nodes
 from orchestrator.fleet.runs.find_runs import running_containers as running_containers
 from orchestrator.fleet.runs.launch import launch as launch
 from orchestrator.fleet.runs.records import RunRecord as RunRecord

@@ -22,8 +22,9 @@ from orchestrator.cli.completion import as_typed, completed_command
 from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.help import plain_help, width
 from orchestrator.cli.options import OnlyJson, note_output
-from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, write_line
+from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, say_once, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
+from orchestrator.store.run_names import telling_by
 
 GROUPS = {
     "Set up": {
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Every error becomes a message, never a traceback."""
     arguments = _current_names(sys.argv[1:] if argv is None else argv)
     commands = tuple(name for name in COMMANDS if name not in _WITHOUT_INVENTORY)
-    with invocation(Invocation(words=tuple(arguments), commands=commands)):
+    with invocation(Invocation(words=tuple(arguments), commands=commands)), telling_by(say_once):
         if os.environ.get("ORCH_DEBUG", "0") not in ("", "0"):
             _set_common("debug")
         try:

@@ -15,7 +15,7 @@ import typer
 from orchestrator.cli.completion import cluster_names
 from orchestrator.cli.inventory_place import GIVEN, inventory_place
 from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption, WaitOption
-from orchestrator.cli.report import invocation, say
+from orchestrator.cli.report import invocation, say, say_once
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files import HINT
 from orchestrator.specs.selection import select_nodes
@@ -180,7 +180,7 @@ def _of_ansible(file: Path) -> Inventory | None:
     converted, notes = inventory_text(found, source=str(file))
     for note in notes:
         if not note.startswith(UNUSED):
-            _say_once(f"note: {file}: {note}")
+            say_once(f"note: {file}: {note}")
     return parse_inventory(converted, filename=str(file))
 
 
@@ -195,23 +195,17 @@ def _faults(text: str, file: Path) -> ConfigError | None:
     return None
 
 
-def _say_once(text: str) -> None:
-    said = invocation.current.said
-    if text not in said:
-        said.add(text)
-        say(text)
-
-
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[Holder, ...]:
     """Return the nodes of the inventory that `nodes` selects, or all nodes and clusters; none where the inventory is
     gone but this computer has a record of the run (of any run, where `run` is None)."""
     from orchestrator.fleet.runs.records import recorded_runs
+    from orchestrator.store.run_names import matching
 
     try:
         loaded = load_inventory(path)
         return loaded.inventory.holders if nodes is None else loaded.select(nodes)
     except ConfigError as error:
-        kept = any(run is None or record.run_id.startswith(run) for record in recorded_runs())
+        kept = matching(run or "", (record.run_id for record in recorded_runs()))
         if path or invocation.current.inventory or nodes is not None or error.problems or not kept:
             raise
         say(f"note: {error.message}; no node is asked, only the records on this computer are read")

@@ -98,11 +98,11 @@ def _with_separator(words: Sequence[str], valued: Collection[str]) -> list[str]:
 
 def _run(nodes: Sequence[Node], target: str, specs: Sequence[Holder]) -> tuple[Run, list[str]]:
     """Return the run that `target` names, and the nodes that did not answer."""
-    from orchestrator.fleet.runs.find_runs import choose_run, find_runs
+    from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes
 
     found = find_runs(nodes)
     try:
-        return choose_run(found, target), list(found.unreachable)
+        return run_on_nodes(found, target), list(found.unreachable)
     except ConfigError as error:
         names = ", ".join(spec.name for spec in specs)
         raise ConfigError(f"{error.message}; and no node has this name: {names}", hint="orch runs") from error

@@ -78,6 +78,7 @@ def logs(
     continues. Search all runs: orch search.
     """
     from orchestrator.checks.line_levels import LineLevel
+    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
     from orchestrator.render.consequences import peers
@@ -99,6 +100,8 @@ def logs(
     specs = known_nodes(inventory, run)
     with connected_for(specs, run) as reached:
         source = resolve_logs(reached, run)
+        if source.containers and (spoken := spoken_by_nodes(source.run_id)):
+            say(f"note: {spoken}")
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")

@@ -37,6 +37,7 @@ def pull(
     goes to nodes/NODE. Copies of your code that the run did not change stay there. A second call transfers only what is
     missing or has changed. Active runs may be pulled, too.
     """
+    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_in, places_of
     from orchestrator.fleet.connect import connected_for
@@ -55,6 +56,8 @@ def pull(
         nodes = sorted(known, key=lambda node: ranks.get(node.name, len(ranks)))
         found = find_results(nodes, places, run_id, paths or ())
         report_errors(found.unreachable.values())
+        if line := spoken_by_nodes(run_id):
+            say(f"note: {line}")
         brought = bring_results(nodes, found, to, view.notify)
     failed = report_errors(outcome.error for outcome in brought.outcomes)
     if as_json:

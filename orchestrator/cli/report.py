@@ -96,6 +96,14 @@ def say(text: str) -> None:
         _write(text)
 
 
+def say_once(text: str) -> None:
+    """Write a message unless this command line has written the same one."""
+    said = invocation.current.said
+    if text not in said:
+        said.add(text)
+        say(text)
+
+
 def progress_view(*, quiet: bool = False, lines: bool = False, notes: bool = False) -> ProgressView:
     """Return a view of transfers and builds, silent with `--quiet`. `lines`, `notes`: see `ProgressView`."""
     from orchestrator.render.progress import ProgressView  # loads rich

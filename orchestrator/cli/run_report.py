@@ -35,13 +35,14 @@ def report(
     from dataclasses import asdict
     from datetime import datetime
 
-    from orchestrator.fleet.runs.report import recorded_run, report_of
+    from orchestrator.fleet.runs.records import record_of
+    from orchestrator.fleet.runs.report import report_of
     from orchestrator.render.report_page import report_page
 
     wanted_runs: list[str] | list[None] = runs or [None]
     if len(wanted_runs) > MOST_RUNS:
         raise UsageError(f"{len(wanted_runs)} runs: expected at most {MOST_RUNS} on a page")
-    records = {record.run_id: record for record in (recorded_run(wanted) for wanted in wanted_runs)}
+    records = {record.run_id: record for record in map(record_of, wanted_runs)}
     reports = [report_of(record) for record in records.values()]
     if as_json:
         write_json({"runs": [asdict(one) for one in reports]})

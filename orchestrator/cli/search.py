@@ -41,13 +41,14 @@ def search(
     from orchestrator.fleet.runs.records import all_records
     from orchestrator.fleet.runs.search import search_runs
     from orchestrator.render.log_lines import search_line
+    from orchestrator.store.run_names import matching
 
     if not all(word.strip() for word in words):
         raise UsageError("a word to search for is empty")
     records = all_records()
     if run:
-        known = records
-        records = [one for one in known if one.run_id == run] or [one for one in known if one.run_id.startswith(run)]
+        meant = matching(run, [one.run_id for one in records])
+        records = [one for one in records if one.run_id in meant]
         if not records:
             raise ConfigError(f"no run {run} on record on this computer", hint="orch runs")
     selected = None

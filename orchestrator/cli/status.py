@@ -132,18 +132,17 @@ def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     from orchestrator.checks.output_progress import output_warning
     from orchestrator.checks.slow_ranks import slow_ranks
     from orchestrator.cli.launching.stopping import half_way, tell_missing
-    from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
+    from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
     from orchestrator.fleet.runs.progress import forecast_of, last_event, last_output, past_run, resources_of
-    from orchestrator.fleet.runs.read_logs import recorded_only
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.nodes.cluster_nodes import cluster_of
     from orchestrator.render.runs import run_data, run_table
 
     found = find_runs(nodes)
     tell_missing(found)
-    if recorded := recorded_only(found, run):
-        return _of_the_record(past_run(recorded, found.unreachable))
-    chosen = choose_run(found, run)
+    chosen = run_or_record(found, run)
+    if isinstance(chosen, RunRecord):
+        return _of_the_record(past_run(chosen, found.unreachable))
     containers = running_containers(chosen, {node.name: node for node in nodes})
     forecast = forecast_of(containers, RunRecord(chosen.run_id))
     last = last_event(containers, forecast)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, JsonOption, RunArgument
-from orchestrator.cli.report import write_json
+from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_OK
 
 EXAMPLES = """\
@@ -20,6 +20,7 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     code 0 for every answer; 3: unknown run.
     """
     from orchestrator.checks.postmortem import write_postmortem
+    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.render.console import stdout
@@ -27,7 +28,10 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     from orchestrator.render.why import why_data, why_lines, why_text
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
-        story = write_postmortem(gather_evidence(nodes, run))
+        evidence = gather_evidence(nodes, run)
+    if line := spoken_by_nodes(evidence.run_id):
+        say(f"note: {line}")
+    story = write_postmortem(evidence)
     if as_json:
         write_json(why_data(story))
         return EXIT_OK

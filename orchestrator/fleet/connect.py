@@ -9,12 +9,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from orchestrator.fleet.runs.bind import note_places
-from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.processes.files import processes_folder
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
+from orchestrator.store.run_names import matching
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
     from orchestrator.nodes.slurm import SlurmCarrier
@@ -73,9 +74,11 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
     A run of `orch launch --engine process` is held by processes of this computer: no machine is asked about it. A run
     of a cluster is held by that cluster alone, and any other run on record by machines.
     """
-    records = [record for record in recorded_runs() if run is None or record.run_id.startswith(run)][:1]
-    wanted = run or next((record.run_id for record in records), None)
-    if plan := next((record.plan() for record in records), None):
+    known = [record.run_id for record in recorded_runs()]
+    meant = matching(run, known) if run else known[:1]
+    wanted = run or next(iter(meant), None)
+    plans = [RunRecord(one).plan() for one in meant]
+    if plans and (plan := plans[0]) and all(one and one.cluster == plan.cluster for one in plans):
         clusters, machines = clusters_of(specs), machines_of(specs)
         if run or clusters or not plan.cluster:  # who shows machines alone shows them beside a cluster's run, too
             specs = [spec for spec in clusters if spec.name == plan.cluster] if plan.cluster else machines
@@ -87,12 +90,10 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
 
 
 def holding(nodes: Sequence[Node], run: str) -> list[Node]:
-    """Those with a container of the run with this id or beginning of an id."""
-    return [
-        node
-        for node in nodes
-        if any(held.labels[LABEL_RUN].startswith(run) for held in node.engine.containers({LABEL_RUN: ""}))
-    ]
+    """Those with a container of a run with this id, this name, or an id that begins so."""
+    shown = [[held.labels[LABEL_RUN] for held in node.engine.containers({LABEL_RUN: ""})] for node in nodes]
+    meant = matching(run, (one for ids in shown for one in ids))
+    return [node for node, ids in zip(nodes, shown, strict=True) if any(one in meant for one in ids)]
 
 
 def stand_ins(specs: Sequence[Holder]) -> list[Node]:

@@ -11,10 +11,10 @@ from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_or_record, running_containers
 from orchestrator.fleet.runs.progress import LOOK_BACK, past_run
-from orchestrator.fleet.runs.read_logs import recorded_only, run_line
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.read_logs import run_line
+from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import Node
@@ -148,15 +148,17 @@ class FleetWatch:
         found = find_runs(list(self._nodes.values()), some=self._some)
         silent = tuple(found.unreachable)
         event, run = RunFound(unreachable=silent), None
-        if record := recorded_only(found, self._wanted):
-            past = past_run(record, found.unreachable)
-            event = RunFound(past=past, forecast=past.forecast, unreachable=silent)
-        elif found.runs or self._wanted is not None:
+        chosen: Run | RunRecord | None = None
+        if found.runs or self._wanted is not None or known_records():
             with suppress(PreflightError):  # a node that does not answer may hold it
-                run = choose_run(found, self._wanted)
-                kept = RunRecord(run.run_id)
-                newest = self._newest_lines(run, kept)
-                event = RunFound(run=run, forecast=kept.forecast(), unreachable=silent, lines=newest)
+                chosen = run_or_record(found, self._wanted)
+        if isinstance(chosen, RunRecord):
+            past = past_run(chosen, found.unreachable)
+            event = RunFound(past=past, forecast=past.forecast, unreachable=silent)
+        elif run := chosen:
+            kept = RunRecord(run.run_id)
+            newest = self._newest_lines(run, kept)
+            event = RunFound(run=run, forecast=kept.forecast(), unreachable=silent, lines=newest)
         self._looked = True
         self._queue.put(event)
         return run

@@ -20,8 +20,8 @@ from inspect import getsource
 from queue import Queue
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.find_runs import find_runs
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.find_runs import find_runs, known_runs
+from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.nodes import board_program
 from orchestrator.nodes.board_program import ALIVE, CHUNK, CLOSE, DATA, FAILED, FILE, HEAD, OPEN, READY
 from orchestrator.nodes.interface import Node
@@ -37,6 +37,7 @@ from orchestrator.specs.errors import (
 )
 from orchestrator.specs.labels import LABEL_PURPOSE, LABEL_RUN
 from orchestrator.specs.run import RUN_ID
+from orchestrator.store.run_names import resolve
 
 WITHOUT_END_S = 14 * 24 * 3600.0
 MOST_FILES = 2000
@@ -74,25 +75,22 @@ class EventFiles:
 
 
 def run_ids(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[str, ...]:
-    """The runs that these words are or begin; the newest where there are none. Nodes and record are asked.
+    """The runs that these words mean; the active or newest one where there are none. Nodes and record are asked.
 
     PreflightError: no node answers.
     """
     seen = find_runs(nodes)
     if nodes and len(seen.unreachable) == len(nodes):
         raise PreflightError("none of the nodes answered", hint="orch doctor")
-    known = [run.run_id for run in seen.runs]
-    known += [record.run_id for record in recorded_runs() if record.run_id not in known]
-    if not wanted and known:
-        return (known[0],)
+    if not wanted:
+        first = resolve(None, [*known_runs(seen), *known_records()])
+        return (first,) if first else ()
     found: dict[str, None] = {}
     for word in wanted:
-        matching = [word] if word in known else [run for run in known if run.startswith(word)]
-        if len(matching) > 1:
-            raise ConfigError(f"{len(matching)} runs begin with {word}: {', '.join(matching)}", hint="orch runs")
-        if not matching and not re.fullmatch(RUN_ID, word):
+        chosen = resolve(word, [*known_runs(seen), *known_records()])
+        if chosen is None and not re.fullmatch(RUN_ID, word):
             raise ConfigError(f"{word!r} is no run id", hint="orch runs")
-        found[matching[0] if matching else word] = None
+        found[chosen or word] = None
     return tuple(found)
 
 

@@ -8,28 +8,11 @@ from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.container_limits import ContainerLimits
-from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LABEL_PURPOSE
 
 HOUR_S = 3600.0
 EXPORTED = "model.safetensors"
 """The file that an export container writes, whatever name the user gives it."""
-
-
-def run_meant(held: Iterable[CheckpointCopy], wanted: str) -> str:
-    """The run with this id, otherwise the one that begins so; without an id, the run of the newest checkpoint."""
-    every = sorted(held, key=lambda one: one.age_s)
-    known = list(dict.fromkeys(one.run_id for one in every))
-    matching = [wanted] if wanted in known else [run for run in known if run.startswith(wanted)]
-    if not matching:
-        which = f"of a run {wanted}" if wanted else "of any run"
-        raise ConfigError(f"no node that answered holds a checkpoint {which}", hint="orch checkpoints ls")
-    if wanted and len(matching) > 1:
-        raise ConfigError(
-            f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}",
-            hint="orch runs   # then give more of its id",
-        )
-    return matching[0]
 
 
 def candidates(held: Sequence[CheckpointCopy], step: int | None) -> list[list[CheckpointCopy]]:

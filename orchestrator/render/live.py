@@ -192,6 +192,57 @@ class _Node:
     tail: deque[KeptLine] = field(default_factory=lambda: deque(maxlen=LINES))
 
 
+def _age_s(time: str, now: float) -> float:
+    """Seconds since a line was written; 0 where its clock says otherwise."""
+    age = now - timestamp(time)
+    return age if 0 <= age <= MOST_AGE_S else 0.0
+
+
+def _reported(last: ProgressEvent, step: ProgressEvent | None) -> dict[str, Any]:
+    """Fields of `LiveRun` that events of the program report: its newest one, and its newest step."""
+    newest = step or last
+    return {
+        "step": last.step,
+        "final_step": last.final_step,
+        "loss": newest.loss if last.loss is None else last.loss,
+        "per_s": newest.per_s,
+        "unit": printable(newest.unit or "samples"),
+        "of_forecast": last.of_forecast,
+        "waiting": share_of(newest, "waiting"),
+        "exchanging": share_of(newest, "exchanging"),
+    }
+
+
+class _Printed:
+    """Progress that was read from the output."""
+
+    def __init__(self) -> None:
+        self.event: OutputProgress | None = None
+        self.at = 0.0
+        """Time of the event by the clock that measures ages."""
+        self._warning = ""
+
+    def take(self, event: OutputProgress, at: float) -> str:
+        """Take an event into account; a warning about it that the one before did not give, otherwise empty."""
+        self.event = newest_output([event], self.event)
+        if self.event is not event:
+            return ""
+        before, self._warning, self.at = self._warning, output_warning(event), at
+        return self._warning[2:] if self._warning != before else ""
+
+    def figures(self, now_s: float, *, running: bool) -> dict[str, Any]:
+        """Fields of `LiveRun`."""
+        event, age = self.event or OutputProgress(), max(0.0, now_s - self.at)
+        known = event.unit in UNITS
+        return {
+            "output": output_words(event, running=running, age_s=age),
+            "remaining_s": remaining_s(event, age) if running else None,
+            "loss": event.loss,
+            "per_s": event.per_s if known else None,
+            "unit": (event.unit or "") if known else "",
+        }
+
+
 class LiveModel:
     """Facts of a run and its nodes so far. One thread at a time may use it."""
 
@@ -211,11 +262,7 @@ class LiveModel:
         self._looked = False
         self._last: ProgressEvent | None = None
         self._step: ProgressEvent | None = None
-        self._printed: OutputProgress | None = None
-        """Progress that was read from the output."""
-        self._printed_at = 0.0
-        self._warning = ""
-        """The newest warning about that output."""
+        self._printed = _Printed()
         self._progressed = 0.0
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._faults: deque[Fault] = deque(maxlen=FAULTS)
@@ -246,9 +293,7 @@ class LiveModel:
                 self._hear(node)
                 if usage:
                     self._use(node, usage)
-            case NodeSilent(error=error):
-                node.lost, node.problem = True, printable(error.message)
-            case NodeLost(error=error):
+            case NodeSilent(error=error) | NodeLost(error=error):
                 node.lost, node.problem = True, printable(error.message)
                 self._note(event.node, event)
             case NodeBack():
@@ -288,8 +333,7 @@ class LiveModel:
             self._forget(found.forecast)
         if found.past and found.past.last_event:
             self._last = self._step = found.past.last_event
-        if found.past and found.past.output:
-            self._printed = found.past.output
+        self._printed.event = (found.past and found.past.output) or self._printed.event
         for node in self._nodes.values():
             node.rank, node.state = None, ""
         for member in found.run.members if found.run else ():
@@ -302,7 +346,8 @@ class LiveModel:
 
     def _forget(self, forecast: Forecast | None) -> None:
         """Begin with another run, perhaps an older one: its lines may be older than those that were read."""
-        self._last = self._step = self._printed = None
+        self._last = self._step = None
+        self._printed = _Printed()
         self._losses.clear()
         self._faults.clear()
         self._restarts, self._restarting, self._said = 0, False, ("", "")
@@ -343,24 +388,17 @@ class LiveModel:
     def _progress(self, event: ProgressEvent, at: str) -> None:
         self._last = with_figures(event, self._last) if self._last else event
         self._restarting = False
-        age = self._wall() - timestamp(at)
-        self._progressed = self._clock() - (age if 0 <= age <= MOST_AGE_S else 0.0)
+        self._progressed = self._clock() - _age_s(at, self._wall())
         if isinstance(event, StepDone):
             self._step = event
             if event.loss is not None:
                 self._losses.append(event.loss)
 
     def _print(self, event: OutputProgress, line: RunLine) -> None:
-        self._printed = newest_output([event], self._printed)
-        if self._printed is not event:
-            return
-        age = self._wall() - timestamp(line.time)
-        self._printed_at = self._clock() - (age if 0 <= age <= MOST_AGE_S else 0.0)
-        if event.loss is not None and self._step is None:
+        if warning := self._printed.take(event, self._clock() - _age_s(line.time, self._wall())):
+            self._fault(line.node, warning, timestamp(line.time) or None)
+        if self._printed.event is event and event.loss is not None and self._step is None:
             self._losses.append(event.loss)
-        if (warning := output_warning(event)) and warning != self._warning:
-            self._fault(line.node, warning[2:], timestamp(line.time) or None)
-        self._warning = warning
 
     def _trouble(self, event: Event, line: RunLine) -> None:
         at = timestamp(line.time) or self._wall()
@@ -437,30 +475,14 @@ class LiveModel:
         if last:
             left = last.remaining_s
             figures = {
-                "step": last.step,
-                "final_step": last.final_step,
+                **_reported(last, step),
                 "step_age_s": age if self._run else None,
                 "remaining_s": max(0.0, left - age) if left is not None and left >= 0 and self._moves(age) else None,
-                "loss": (last.loss if last.loss is not None else step.loss) if step else last.loss,
                 "losses": tuple(self._losses),
-                "per_s": (step or last).per_s,
-                "unit": printable((step or last).unit or "samples"),
-                "of_forecast": last.of_forecast,
-                "waiting": share_of(step or last, "waiting"),
-                "exchanging": share_of(step or last, "exchanging"),
                 "straggler": self._straggler() if running and not self._restarting else None,
             }
-        if not last and (printed := self._printed):
-            age = max(0.0, self._clock() - self._printed_at) if self._run else 0.0
-            known = printed.unit in UNITS
-            figures = {
-                "output": output_words(printed, running=running, age_s=age),
-                "remaining_s": remaining_s(printed, age) if running else None,
-                "loss": printed.loss,
-                "losses": tuple(self._losses),
-                "per_s": printed.per_s if known else None,
-                "unit": (printed.unit or "") if known else "",
-            }
+        if not last and self._printed.event:
+            figures = {**self._printed.figures(now, running=running), "losses": tuple(self._losses)}
         if running and (not last or self._restarting or age > STALLED_S):
             figures["said"] = self._said[1]
         if run := self._run:

@@ -205,9 +205,9 @@ class LogPrinter:
             said = replace(said, text=state)
         if said.event is not None:  # `--json` shows events
             return
-        writer = said.node, said.rank
-        if said is shown.line and self._redrawn.get(writer) == said.text:
-            del self._redrawn[writer]  # the last state of a bar, which was shown when it was drawn
+        drawn_by = said.node, said.rank
+        if said is shown.line and self._redrawn.get(drawn_by) == said.text:
+            del self._redrawn[drawn_by]  # the last state of a bar, which was shown when it was drawn
             return
         said = replace(said, text=shown.text) if shown.is_shared else said
         several = shown.label(self._names) if shown.is_shared else ""

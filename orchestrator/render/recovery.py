@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contract.cost_model.units import duration
 from contract.events import (
     Event,
     LivenessReported,
@@ -18,7 +17,7 @@ from contract.events import (
 )
 from contract.result_files import COPY_LIMIT_BYTES
 from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
-from orchestrator.render.printable import counted
+from orchestrator.render.printable import counted, printable
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
 
 
@@ -67,7 +66,7 @@ def _of_agent(event: Event | None, line: RunLine) -> str:
         more = f" (restarts left: {left})" if left >= 0 else ""
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
     if isinstance(event, LivenessReported) and line.node_rank == 0:
-        return event.message
+        return printable(event.message)
     if isinstance(event, OutputsEvent):
         return _of_outputs(event, line)
     if not isinstance(event, NodesEvent):
@@ -106,7 +105,7 @@ def _of_outputs(event: OutputsEvent, line: RunLine) -> str:
         first = f"! {files} {verb} changed on {source} since the copy on {nodes}"
     else:
         first = f"! {files} {exist} only on {source}"
-    done = f"copying them ({size}, about {duration(event.seconds or 1)}); --no-sync-outputs turns this off"
+    done = f"copying them ({size}, about {event.seconds or 1:.0f} s); --no-sync-outputs turns this off"
     if event.why_not is not None:
         done = _NOT_COPIED.get(event.why_not, "not copied").format(size=size)
     return f"{first}; the ranks on {nodes} would start without {'them' if event.more else 'it'}\n  {done}"

@@ -63,6 +63,10 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"cluster: {plan.cluster[:40]!r} is no name of a cluster"
     if plan.sync_outputs not in SYNC_OUTPUTS:
         yield f"sync_outputs: expected {', '.join(SYNC_OUTPUTS)}"
+    if not re.fullmatch(r"[0-9a-z-]{0,64}", plan.claim):
+        yield f"claim: {plan.claim[:40]!r} is no id"
+    if plan.resumes and not re.fullmatch(r"[0-9a-f]{64}", plan.resumes.sha256):
+        yield f"resumes: {plan.resumes.sha256[:40]!r} is no hash"
     if len(plan.user) > LONGEST_NAME:
         yield f"user: longer than {LONGEST_NAME} characters"
     if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):

@@ -162,6 +162,11 @@ if rank == "0":
         json.dump({"epoch": 3}, file)
     with open("out/hook.py", "w") as file:
         file.write("raise SystemExit")
+if rank == "2" and os.environ.get("HOSTILE"):
+    for name in ("train2.py", "json.py", "last.json", "run.sh"):
+        with open(f"out/{name}", "w") as file:
+            file.write("raise SystemExit")
+    os.symlink("/etc/passwd", "out/link.json")
 print("saved", flush=True)
 while not os.path.exists("enough"):
     time.sleep(0.05)
@@ -217,6 +222,22 @@ def test_files_of_all_ranks_reach_all_nodes(plain: Cluster) -> None:
     found = restart(plain, "--sync-outputs", "all")
     assert [sorted({*each} - {"hook.py"}) for each in found] == [results] * 3
     assert "hook.py" not in found[1] + found[2]
+
+
+def test_a_hostile_node_adds_nothing_that_runs_and_changes_no_file(
+    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where files of all ranks are copied."""
+    monkeypatch.setenv("HOSTILE", "1")
+    found = restart(plain, "--sync-outputs", "all")
+    shards = [f"__{rank}_0.distcp" for rank in range(3)]
+    assert found[:2] == [[*shards, "hook.py", "last.json", "log.txt"], [*shards, "last.json", "log.txt"]]
+    for name in ("alpha", "beta"):
+        out = plain.folder(name) / "code/out"
+        assert (out / "last.json").read_text() == '{"epoch": 3}'
+        assert (out / "__2_0.distcp").read_text() == "2" * 9
+    (differs,) = plain.nodes["alpha"].events("outputs_differ")
+    assert differs["more"] == 1  # last.json of gamma, and the log
 
 
 def test_a_failure_after_a_start_with_different_files_names_the_file(plain: Cluster) -> None:

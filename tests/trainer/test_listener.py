@@ -70,7 +70,7 @@ class Listened:
     def call(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=5)
 
-    def greet(self, rank: int, *, token: bytes = SECRET, run: str = "r.0") -> socket.socket:
+    def greet(self, rank: int, *, token: bytes = SECRET, run: str = "r.0", purpose: str = "messages") -> socket.socket:
         """As a node does; what the coordinator answers is left to be read."""
         node, came = self.call(), b""
         node.setblocking(False)
@@ -84,7 +84,7 @@ class Listened:
             return came.endswith(b"\n")
 
         self.until(asked)
-        greeting = Greeting(run=run, node_rank=rank, asked=read_asked(came.strip()), drawn=draw())
+        greeting = Greeting(run=run, node_rank=rank, asked=read_asked(came.strip()), drawn=draw(), purpose=purpose)
         node.sendall(json.dumps(greeting.as_message(token)).encode() + b"\n")
         return node
 
@@ -336,3 +336,27 @@ def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> 
     (over,) = orders
     assert isinstance(over, EndRun)
     assert over.rank_exit.reason.startswith("it could not be reached for ")
+
+
+def test_a_connection_for_files_is_of_a_node_that_is_connected() -> None:
+    taken: list[int] = []
+
+    def take(rank: int, connected: socket.socket) -> None:
+        taken.append(rank)
+        connected.close()
+
+    here = Listened()
+    here.listener.close()
+    argv = ["--nodes", ",".join(NAMES), "--node-rank", "0", "--address", "127.0.0.1", "--port", str(here.port)]
+    options = read([*argv, "--", "torchrun"], {"ORCH_RUN_ID": "r"})
+    here.listener = AgentListener(options, SECRET, lambda _, text: here.notes.append(text), take_files=take)
+    with here.greet(1, purpose="files") as early:
+        here.until(lambda: here.notes)
+        early.settimeout(5)
+        assert b"beta is not connected" in early.recv(4096)
+    with here.greet(1), here.greet(1, purpose="files", token=b"8" * SHORTEST):
+        here.until(lambda: len(here.news) == 1 and len(here.notes) == 2)
+        with here.greet(1, purpose="files"):
+            here.until(lambda: taken)
+    here.listener.close()
+    assert (taken, here.news[0]) == ([1], NodeConnected(node_rank=1))

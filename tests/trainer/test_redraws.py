@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainer.agent.output_reader import read_figures
-from trainer.agent.redraws import BARS, Piece, Redraws
+from trainer.agent.redraws import BARS, Redraws, StreamPiece
 
 
 def tqdm(step: int, steps: int = 100, before: str = "") -> str:
@@ -17,7 +17,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.redraws, self.now = Redraws(), 0.0
-        self.pieces: list[Piece] = []
+        self.pieces: list[StreamPiece] = []
 
     def write(self, *pieces: str, every_s: float = 1.0) -> list[str]:
         """The lines of these pieces."""
@@ -25,7 +25,7 @@ class Stream:
         self.pieces += new
         return [one.text for one in new if not one.redrawn]
 
-    def _taken(self, piece: str, every_s: float) -> Iterable[Piece]:
+    def _taken(self, piece: str, every_s: float) -> Iterable[StreamPiece]:
         self.now += every_s
         return list(self.redraws.take(piece, read_figures(piece), self.now))
 

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from contract.checkpoint import CheckpointManifest, StartPoint
 from tests.trainer.observed import same, state
 from tests.trainer.resumed_ranks import MODELS, OPTIMIZERS, train_all
-from trainer.config import RankInfo
+from trainer.config import RankInfo, TrainOptions
+from trainer.data import checkpoint
+from trainer.data.checkpoint import Checkpoint
+from trainer.engine.checkpoints.resume import choose
 from trainer.engine.group import Group
 
 ALONE = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
@@ -41,3 +46,33 @@ def test_one_two_three_and_one_rank_continue_as_if_undisturbed(forked: Callable[
             found, expected = state(parts / kind / name, 9), state(whole / kind / name, 9)
             assert same(found["model"], expected["model"]), (kind, name)
             assert same(found["optimizer"]["state"], expected["optimizer"]["state"]), (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "step", "left"),
+    [
+        ("auto", False, 300, [300, 200]),
+        ("auto", True, 700, [700, 600, 300, 200]),
+        ("never", False, None, []),
+        ("never", True, 700, [700, 600, 300, 200]),
+        ("OLDER", False, 200, [200]),
+    ],
+)
+def test_words_of_the_user_and_then_the_record_choose_the_checkpoint(
+    tmp_path: Path, words: str, own: bool, step: int | None, left: list[int]
+) -> None:
+    """Within one run: earlier attempts have its id too, so that the id alone does not tell its own checkpoints."""
+    root = tmp_path / "checkpoints"
+
+    def save(step: int, attempt: int) -> Checkpoint:
+        manifest = CheckpointManifest(step=step, run_id="r1", attempt=attempt)
+        return checkpoint.publish(checkpoint.write(root, manifest, lambda file: torch.save({}, file), {}))
+
+    saved = {number: save(number, 0) for number in (200, 300, 600)}
+    if own:
+        save(700, 1)
+    place = RankInfo(run_id="r1", attempt=1, resume_from=StartPoint(step=300, sha256=saved[300].sha256))
+    resume = words if words != "OLDER" else str(saved[200].path)
+    chosen = choose(TrainOptions(run_dir=tmp_path, resume=resume), place, print)
+    assert (chosen and chosen.step) == step
+    assert checkpoint.steps(root) == left

@@ -82,10 +82,10 @@ def test_ls_without_any(orch: Orch, tmp_path: Path, here: Shelves) -> None:
     assert (tmp_path / "user" / "runs").exists() is False
 
 
-def test_a_run_is_named_by_its_beginning_as_long_as_one_alone_begins_so(orch: Orch, here: Shelves) -> None:
+def test_of_runs_that_begin_so_the_one_with_the_newest_checkpoint_is_meant(orch: Orch, here: Shelves) -> None:
     write_checkpoint(here.root("gamma"), 5, run_id=f"{RUN[:6]}-other", age_s=9)
     ran = orch("verify", RUN[:6])
-    assert (ran.code, f"2 runs begin with {RUN[:6]}" in ran.err) == (3, True)
+    assert (ran.code, f"note: {RUN[:6]}-other, the newer of 2\n" in ran.err) == (0, True), ran.err
     assert "✓ run 0102-1504-ab12: 5 checkpoints" in orch("verify", RUN).err
     assert "other: 1 checkpoint, every file" in orch("verify").err  # the youngest
     assert orch("verify", "nothing").code == 3

@@ -8,7 +8,7 @@ import pytest
 
 from contract.events import ResourcesSampled, encode_event
 from contract.resources import ResourceUsage
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes, running_containers
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.progress import last_event, resources_of
 from orchestrator.fleet.runs.records import RunRecord
@@ -54,7 +54,7 @@ def test_runs_come_newest_first() -> None:
         launched(here, run_id, day)
     found = find_runs(list(here.nodes.values()))
     assert [run.run_id for run in found.runs] == ["new", "middle", "old"]
-    assert choose_run(found, None).run_id == "new"
+    assert run_on_nodes(found, None).run_id == "new"
 
 
 def test_the_newest_attempt_counts() -> None:
@@ -114,12 +114,11 @@ def test_choosing_by_the_beginning_of_an_id() -> None:
     for run_id in ("red", "reddish", "blue"):
         launched(here, run_id)
     found = find_runs(list(here.nodes.values()))
-    assert choose_run(found, "b").run_id == "blue"
-    assert choose_run(found, "red").run_id == "red"
-    with pytest.raises(ConfigError, match="2 runs begin with re: "):
-        choose_run(found, "re")
+    assert run_on_nodes(found, "b").run_id == "blue"
+    assert run_on_nodes(found, "red").run_id == "red"
+    assert run_on_nodes(found, "re").run_id == "red"  # as old as the other, and first in the list
     with pytest.raises(ConfigError, match="no run green on any node: ") as caught:
-        choose_run(found, "green")
+        run_on_nodes(found, "green")
     assert caught.value.hint == "orch runs"
 
 
@@ -130,14 +129,14 @@ def test_a_run_that_may_be_on_a_node_that_is_silent() -> None:
     with pytest.raises(
         PreflightError, match="no run green on the nodes that answered; beta did not answer and may hold it"
     ):
-        choose_run(found, "green")
+        run_on_nodes(found, "green")
 
 
 def test_a_run_that_only_this_controller_remembers() -> None:
     RunRecord("green-1").save_plan(lan.plan())
     found = find_runs(list(lan.lan("alpha").nodes.values()))
     with pytest.raises(ConfigError, match="no run green on any node: none") as caught:
-        choose_run(found, "green")
+        run_on_nodes(found, "green")
     assert caught.value.hint == "this controller kept its logs: orch logs green"
 
 
@@ -145,7 +144,7 @@ def test_no_runs() -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.failures["containers"] = EngineError("no engine", node="beta")
     with pytest.raises(PreflightError, match="no node that answered knows of a run; beta did not answer"):
-        choose_run(find_runs(list(here.nodes.values())), None)
+        run_on_nodes(find_runs(list(here.nodes.values())), None)
 
 
 def logged_run(*says: str) -> tuple[lan.Lan, Run]:

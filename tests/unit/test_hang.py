@@ -133,4 +133,5 @@ def test_the_decision_is_the_line_of_every_screen() -> None:
     )
     assert recovery_line(decided(1, "", "", seconds=70)) == "· progress again after 70 s"
     assert recovery_line(decided(1, node="beta")) == ""
+    assert "\x1b" not in recovery_line(decided(1, text="rank 1 \x1b[2J"))
     assert recovery_line(stacks(1, "beta", *IN_LOAD)) == ""

@@ -16,7 +16,6 @@ from contract.liveness import (
     is_frozen,
     position_line,
     ranks,
-    together,
 )
 from contract.liveness_watch import LivenessWatch, ProgressAgain
 from tests.each_case import failures_of
@@ -303,9 +302,6 @@ def test_ranks_that_exchange_no_gradients_are_reported_and_no_others() -> None:
         ("DDP", [replace(one, largest=131_584) for one in scalars], trained(75, 75, sent=10**8), ""),
     ]  # fmt: skip
     assert failures_of(check, cases) == []
-    assert together([signs(0, largest=200)], LivenessHistory(still_s=0, trained=trained(75, 75))) == (
-        "together: 1.0 collectives per step, up to 200 elements"
-    )
 
 
 # ── Over time ─────────────────────────────────────────────────────────────────────────────────────────────────────────

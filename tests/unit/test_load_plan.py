@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,8 +46,7 @@ def test_from_the_record_without_asking_anybody() -> None:
     RunRecord("blue-1").save_plan(plan_of("blue-1"))
     assert asked([], {}, "orch", "red-1").plan.run_id == "red-1"
     assert asked([], {}, "orch", "b").plan.run_id == "blue-1"
-    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-12"):
-        asked([], {}, "orch", "red")
+    assert asked([], {}, "orch", "red").plan.run_id == "red-12"  # the newer one
 
 
 def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,20 +72,19 @@ def test_from_the_nodes_the_newest_attempt(tmp_path: Path) -> None:
     assert recall(places, "re").attempt == 2
 
 
-def test_several_runs_of_one_node_begin_so(tmp_path: Path) -> None:
-    for run_id in ("red-1", "red-12"):
+def test_of_several_runs_on_one_node_the_newest_is_meant(tmp_path: Path) -> None:
+    for written, run_id in enumerate(("red-12", "red-1", "red-7"), start=1):
         leave(tmp_path, plan_of(run_id))
+        os.utime(tmp_path / "orch/runs" / run_id / "plan.json", (written, 4 - written))
     assert recall({"alpha": tmp_path}, "red-1").run_id == "red-1"
-    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-12"):
-        recall({"alpha": tmp_path}, "red")
+    assert recall({"alpha": tmp_path}, "red").run_id == "red-12"
 
 
-def test_runs_of_two_nodes_begin_so(tmp_path: Path) -> None:
+def test_of_runs_on_two_nodes_the_newest_is_meant(tmp_path: Path) -> None:
     places = {"alpha": tmp_path / "a", "beta": tmp_path / "b"}
-    leave(places["alpha"], plan_of("red-1"))
-    leave(places["beta"], plan_of("red-2"))
-    with pytest.raises(ConfigError, match="2 runs begin with red: red-1, red-2"):
-        recall(places, "red")
+    leave(places["alpha"], replace(plan_of("red-1"), started_at="2026-01-03T00:00:00+00:00"))
+    leave(places["beta"], replace(plan_of("red-2"), started_at="2026-01-02T00:00:00+00:00"))
+    assert recall(places, "red").run_id == "red-1"
 
 
 @pytest.mark.parametrize("wanted", ["red", "*", "$(id)", "-e"])

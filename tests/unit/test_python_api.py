@@ -65,5 +65,5 @@ def test_a_run_is_resumed_once_it_has_ended() -> None:
     orchestrator.stop_run(list(here.nodes.values()), orchestrator.RunRecord(plan.run_id), timeout_s=1)
     again, containers = orchestrator.resume_run(pool, plan)
     assert (again.run_id, again.attempt, len(containers)) == (plan.run_id, 1, 3)
-    run = orchestrator.choose_run(orchestrator.find_runs(list(here.nodes.values())), None)
+    run = orchestrator.run_on_nodes(orchestrator.find_runs(list(here.nodes.values())), None)
     assert orchestrator.running_containers(run, here.nodes) == containers

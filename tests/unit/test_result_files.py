@@ -65,7 +65,7 @@ def test_a_list_arrives_as_it_was_and_one_that_does_not_fit_is_none() -> None:
             read_result_files(values)
 
     wrong = [
-        None, [], {"files": 7}, {"files": [7]}, {"files": [{}]}, {"complete": "yes"},
+        None, [], {"files": 7}, {"files": [7]}, {"files": [{}]}, {"complete": "yes"}, {"folder": "x" * 65},
         listed(*[of(f"code/{number}") for number in range(MAX_FILES + 1)]),
         listed(of("code/a", size=-1)), listed(of("code/a", at=-1)), listed(of("code/a", at=2**60)),
         listed(of("code/a", sha256="x")), *({"files": [asdict(of("a")) | {"path": path}]} for path in NEVER),
@@ -82,6 +82,9 @@ def test_lists_are_compared_by_path() -> None:
     assert dict(found.differing) == {"code/log.csv": "beta"}
     assert dict(found.elsewhere) == {"beta": (own,)}
     assert compare(everything, {"beta": ResultFiles(complete=False)}).missing == {}
+    shared = ResultFiles(files=(last,), folder="7.9")
+    assert compare(shared, {"beta": ResultFiles(folder="7.9")}).missing == {}  # listed a moment earlier
+    assert compare(shared, {"beta": ResultFiles(folder="8.9")}).missing != {}
 
 
 def test_a_copy_is_replaced_by_a_newer_file_and_an_own_file_is_not() -> None:

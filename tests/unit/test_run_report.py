@@ -285,7 +285,7 @@ def test_refusals(orch: Orch) -> None:
     keep("r1", [])
     keep("r12", [])
     assert orch("report", "r9").code == 3
-    assert "2 runs begin with r" in orch("report", "r").err
+    assert "note: r12, the newer of 2\n" in orch("report", "r").err
     assert orch("report", "r1", "--to", "/proc/no/such/file").code == 3
     assert orch("report", *["r1"] * 9).code == 2
 

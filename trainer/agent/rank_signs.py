@@ -18,9 +18,9 @@ from trainer.agent.heartbeat import RESTING
 from trainer.agent.processes import Process
 
 MOST_BYTES = 64 * 1024
-"""Of a status: its rank writes it, which is the user's program."""
+"""Maximum size of a status: its rank writes it, which is the user's program."""
 MOST_RANKS = 256
-"""Of a node."""
+"""Maximum number of ranks of a node."""
 LONGEST = 200
 """Characters of a text of a status."""
 LATE_S = 10.0

@@ -29,7 +29,7 @@ from trainer.agent.output_progress import OutputReader
 from trainer.agent.output_reader import OutputFigures
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_signs import RankSignsReader
-from trainer.agent.redraws import Piece, Redraws
+from trainer.agent.redraws import Redraws, StreamPiece
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
 from trainer.config import RankInfo
@@ -78,7 +78,7 @@ class Ranks:
         self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
-        """Of the newest look; of ranks that have ended well, the last ones."""
+        """Signs of the newest look; the last ones of ranks that have ended well."""
         self._write = write
         self._scratch = ScratchFolder()
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
@@ -217,7 +217,7 @@ class Ranks:
         its states become lines, the others events."""
         prefix, redraws = "" if rank is None else rank_prefix(rank), Redraws()
 
-        def write(piece: Piece) -> None:
+        def write(piece: StreamPiece) -> None:
             text = piece.text
             if piece.redrawn:
                 text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))

@@ -28,7 +28,7 @@ _OF_POSTFIX = ("]", ",")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class StreamPiece:
     """A part of a stream: a line, or a state of a bar that is none."""
 
     text: str
@@ -57,14 +57,14 @@ class Redraws:
         self._bars: dict[str, _Bar] = {}
         self._after_state = False
 
-    def take(self, piece: str, figures: OutputFigures, now: float) -> Iterator[Piece]:
+    def take(self, piece: str, figures: OutputFigures, now: float) -> Iterator[StreamPiece]:
         """`piece` ends with a newline, a carriage return, both, or not at all: at the end of the stream, or where it
         is too long. `figures` are those of its text."""
         text = piece.rstrip("\r\n")
         redraws = piece.endswith("\r")
         if not text or (not text.isprintable() and not searched(text).strip()):
             if not (redraws or text or self._after_state):
-                yield Piece(text="")
+                yield StreamPiece(text="")
             return
         bar, rest = self._divided(text, figures, redraws=redraws)
         self._after_state = not rest
@@ -74,9 +74,9 @@ class Redraws:
         if rest:
             if not bar:
                 self._bars.pop(_before(rest), None)  # the last state of what redraws itself, with its newline
-            yield Piece(text=rest)
+            yield StreamPiece(text=rest)
 
-    def rest(self) -> Iterator[Piece]:
+    def rest(self) -> Iterator[StreamPiece]:
         """The last state of each bar, at the end of the stream."""
         for bar in self._bars.values():
             yield from _last(bar)
@@ -96,7 +96,9 @@ class Redraws:
             return (plain[: figures.end], after) if after and not after.startswith(_OF_POSTFIX) else (text, "")
         return ("", text) if TRACEBACK in text else (text, "")
 
-    def _state(self, text: str, figures: OutputFigures, now: float, *, redraws: bool, ends: bool) -> Iterator[Piece]:
+    def _state(
+        self, text: str, figures: OutputFigures, now: float, *, redraws: bool, ends: bool
+    ) -> Iterator[StreamPiece]:
         percent, key = _percent(text, figures), figures.before if figures.bar else _before(text)
         known = self._bars.pop(key, None)
         if known and percent < known.percent:  # it begins again
@@ -109,16 +111,16 @@ class Redraws:
         bar.text, bar.percent, bar.is_line, bar.redraws = text, percent, due or over, redraws
         if bar.is_line:
             bar.line_at, bar.line_percent = now, percent
-        yield Piece(text=text, redrawn=not bar.is_line, bar=key)
+        yield StreamPiece(text=text, redrawn=not bar.is_line, bar=key)
         if not over:
             self._bars[key] = bar  # the newest last
         if len(self._bars) > BARS:
             yield from _last(self._bars.pop(next(iter(self._bars))))
 
 
-def _last(bar: _Bar) -> Iterator[Piece]:
+def _last(bar: _Bar) -> Iterator[StreamPiece]:
     if not bar.is_line:
-        yield Piece(text=bar.text)
+        yield StreamPiece(text=bar.text)
 
 
 def _percent(text: str, figures: OutputFigures) -> int:

@@ -25,7 +25,7 @@ from contract.result_files import (
     content_problem,
     path_problem,
 )
-from contract.run_folder import CODE_FOLDER, COPIED
+from contract.run_folder import AGENTS_TOKEN, CODE_FOLDER, COPIED
 
 MAX_LOOKED_AT = 2_000
 """Files written since the launch that are looked at."""
@@ -113,11 +113,20 @@ class ResultFolder:
                 sha256 = hashlib.sha256(os.read(descriptor, HASHED_BYTES)).hexdigest() if hashed else ""
                 is_copy = copied.get(file.path) == [file.size, file.modified_us]
                 files.append(replace(file, copied=is_copy, sha256=sha256))
-        return bounded(files, complete=complete)
+        return replace(bounded(files, complete=complete), folder=self._identity())
 
     def has_checkpoints(self) -> bool:
         """Whether the run has written checkpoints of this project here: they are copied in another way."""
         return any((self._folder / "checkpoints").glob("step-*"))
+
+    def _identity(self) -> str:
+        """Number and time of a file of the launch: on a shared folder it is the same file for all nodes."""
+        for name in ("code-*.list", AGENTS_TOKEN):
+            for file in sorted(self._folder.glob(name)):
+                with contextlib.suppress(OSError):
+                    status = file.stat()
+                    return f"{status.st_ino}.{status.st_mtime_ns}"
+        return ""
 
     def _changed(self) -> Iterator[ResultFile]:
         """Yield the plain files that were written since the launch."""

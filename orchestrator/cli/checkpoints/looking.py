@@ -62,9 +62,9 @@ class Asked:
 
     def of(self, run: str | None) -> tuple[str, list[CheckpointCopy]]:
         """Return the id of the chosen run, and its checkpoints."""
-        from orchestrator.plan.checkpoints import run_meant
+        from orchestrator.fleet.checkpoints.survey import run_with_checkpoints
 
-        chosen = run_meant(self.held, run or "")
+        chosen = run_with_checkpoints(self.held, run)
         return chosen, [one for one in self.held if one.run_id == chosen]
 
 
@@ -104,11 +104,11 @@ def ls(
     States: `complete`: the manifest exists and every file has the size it lists. `sound`: the hashes match, too (with
     --verify). `damaged`: something is missing or differs. `best`: the checkpoint with the best evaluation.
     """
-    from orchestrator.plan.checkpoints import run_meant
+    from orchestrator.fleet.checkpoints.survey import run_with_checkpoints
     from orchestrator.render.checkpoints import in_order
 
     with asked_nodes(inventory, run) as asked:
-        chosen = run_meant(asked.held, run) if run else ""
+        chosen = run_with_checkpoints(asked.held, run) if run else ""
         held = in_order([one for one in asked.held if one.run_id == chosen or not chosen])
         looked = _hashed(asked.nodes, held, as_json=output.as_json) if verify else held
     _show(looked, output)

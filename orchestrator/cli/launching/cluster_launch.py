@@ -34,7 +34,6 @@ from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
-    ConfigError,
     PreflightError,
     RunFailedError,
     UsageError,
@@ -180,19 +179,14 @@ def _next(carrier: SlurmCarrier, login: Node, cluster: ClusterSpec, earlier: Pla
 def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
     """The plan of the run to be resumed, if this computer has submitted it to a cluster. UsageError: `--on` for another
     run."""
-    from orchestrator.fleet.runs.records import recorded_runs
+    from orchestrator.fleet.runs.records import RunRecord, known_records
+    from orchestrator.store.run_names import resolve
 
-    records = [record for record in recorded_runs() if record.run_id.startswith(options.resume)]
-    plans = [plan for record in records[:1] if (plan := record.plan())]
-    if plans and plans[0].cluster:
-        if len(records) > 1 and not any(record.run_id == options.resume for record in records):
-            names = ", ".join(record.run_id for record in records)
-            raise ConfigError(
-                f"{len(records)} runs begin with {options.resume}: {names}",
-                hint="orch runs   # then give more of its id",
-            )
-        inventory.cluster(plans[0].cluster)  # refuse one that is gone
-        return plans[0]
+    chosen = resolve(options.resume, known_records())
+    plan = RunRecord(chosen).plan() if chosen else None
+    if plan and plan.cluster:
+        inventory.cluster(plan.cluster)  # refuse one that is gone
+        return plan
     if options.on:
         raise UsageError(
             f"run {options.resume} is not a run of a cluster that this computer has submitted",

@@ -19,6 +19,7 @@ from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
+from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.container import ContainerSpec, Mount
@@ -66,11 +67,23 @@ def plan_to_continue(
             hint=f"{by_answer}if all of it is as it should be, and the run has ended: {' '.join(command)}",
         )
     plan = _without_foreign_words(found, inventory)
-    if claims and asked and not dry_run:
-        for line in _shown(found, plan, options):
+    if dry_run:
+        return plan
+    shown = claims_of(nodes, places_in(inventory.nodes, inventory.project), plan.run_id)
+    problem = disagreement(found.plan, shown)
+    if not (ask and can_ask()):
+        if problem:
+            raise ConfigError(
+                f"run {plan.run_id} was launched from another computer, and {problem}",
+                problems=[f"{one.node}: {one.line}" for one in shown],
+                hint="on a terminal the same command shows it and asks",
+            )
+    elif claims or shown:
+        for line in (*_shown(found, plan, options), *(f"  {one.node:<12} {one.line}" for one in shown)):
             say(line)
-        if not agreed("Continue with this plan?", yes=False):
+        if not agreed("Continue with this plan?" if not problem else f"Continue, although {problem}?", yes=False):
             raise typer.Abort
+    take_over(nodes, plan, found.node)
     return plan
 
 

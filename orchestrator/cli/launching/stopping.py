@@ -13,7 +13,7 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.survey import places_in, places_of
 from orchestrator.fleet.connect import connected, connected_for, holding, machines_of, others_here, stand_ins
-from orchestrator.fleet.runs.find_runs import FoundRuns, choose_run, find_runs, only_run_of, running_containers
+from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, only_run_of, run_on_nodes, running_containers
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.cluster_nodes import cluster_of
@@ -96,7 +96,9 @@ def at_hand(specs: Sequence[Holder], run: str | None) -> Iterator[AtHand]:
         found = find_runs([*nodes, *local])
         for line in found.not_understood:
             say(f"note: {line}")
-        chosen = choose_run(found, run) if run else only_run_of(found, getpass.getuser())
+        chosen = run_on_nodes(found, run, "end") if run else only_run_of(found, getpass.getuser())
+        if line := spoken_by_nodes(chosen.run_id):
+            say(f"note: {line}")
         holders = holding(local, chosen.run_id) or nodes  # one name may be that of a machine and of a stand-in
         plan = RunRecord(chosen.run_id).newest_plan()
         yield AtHand(
@@ -156,10 +158,18 @@ def half_way(run: Run) -> str:
     return "\n".join(filter(None, (beside_the_record(run), _half_way(run))))
 
 
+def spoken_by_nodes(run_id: str) -> str:
+    """Line on a run of which this computer has no record; empty where it has one."""
+    if RunRecord(run_id).journal.attempts:
+        return ""
+    return f"run {run_id} is not on record on this computer: all of this is what its nodes say"
+
+
 def beside_the_record(run: Run) -> str:
     """Lines on attempts that this computer's record does not know; empty where nodes show none."""
     plan = RunRecord(run.run_id).newest_plan()
-    lines = [foreign_line(run)] if run.foreign else []
+    lines = list(filter(None, [spoken_by_nodes(run.run_id)]))
+    lines += [foreign_line(run)] if run.foreign else []
     if plan and not plan.cluster and plan.attempt < run.attempt:
         lines.append(superseded_line(run, plan.attempt))
     return "\n".join(lines)

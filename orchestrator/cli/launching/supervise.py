@@ -19,7 +19,7 @@ from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.adopt import adopt
-from orchestrator.fleet.runs.find_runs import RunningContainer, choose_run, find_runs
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
@@ -35,6 +35,7 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import Run, State
 from orchestrator.specs.secret import concealed
+from orchestrator.store.run_names import matching
 
 LOOKS = 20
 """Tries, until the supervisor of an attempt that was just stopped has ended."""
@@ -174,7 +175,7 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
     _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
-        run = choose_run(find_runs(everyone), wanted)
+        run = run_on_nodes(find_runs(everyone), wanted)
         if lines := beside_the_record(run):
             say(lines)
         resume = LaunchOptions(resume=run.run_id)
@@ -189,15 +190,14 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
 
 def _must_be_of_machines(wanted: str | None) -> None:
     """UsageError: the run is a job of a cluster, where only its agents and the scheduler restart what fails."""
-    for record in recorded_runs():
-        if wanted is None or record.run_id.startswith(wanted):
-            plan = record.plan()
-            if plan and plan.cluster:
-                raise UsageError(
-                    f"run {plan.run_id} is a job of cluster {plan.cluster}: its scheduler and its agents supervise it",
-                    hint=f"orch logs -f {plan.run_id}",
-                )
-            return
+    known = [record.run_id for record in recorded_runs()]
+    meant = matching(wanted, known) if wanted else known[:1]
+    plans = [RunRecord(run_id).plan() for run_id in meant]
+    if plans and (plan := plans[0]) and all(one and one.cluster for one in plans):
+        raise UsageError(
+            f"run {plan.run_id} is a job of cluster {plan.cluster}: its scheduler and its agents supervise it",
+            hint=f"orch logs -f {plan.run_id}",
+        )
 
 
 def _containers(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.fleet.checkpoints.copy import copy_checkpoint
-from orchestrator.fleet.checkpoints.survey import newest_sound, survey, verify
+from orchestrator.fleet.checkpoints.survey import newest_sound, run_with_checkpoints, survey, verify
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
-from orchestrator.plan.checkpoints import candidates, run_meant
+from orchestrator.plan.checkpoints import candidates
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, RunFailedError
 
@@ -81,7 +81,7 @@ def kept_here(
             f"{folder.resolve()}: no checkpoint {of}found under runs in this folder",
             hint="orch checkpoints pull RUN --to FOLDER   # and then push with --from FOLDER",
         )
-    chosen = run_meant(found.held, run)
+    chosen = run_with_checkpoints(found.held, run)
     held = [one for one in found.held if one.run_id == chosen and step in (None, one.step)]
     spoilt = [one for one in held if one.problem]
     sound = newest_sound([here], held, damaged=spoilt.append)

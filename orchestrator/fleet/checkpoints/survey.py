@@ -11,9 +11,10 @@ from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.plan.checkpoints import candidates
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.cluster import ClusterSpec
-from orchestrator.specs.errors import OrchError
+from orchestrator.specs.errors import ConfigError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
+from orchestrator.store.run_names import KnownRun, Purpose, resolve
 
 Places = Mapping[str, str]
 """The project's folder on each node, by its name; `~` is the home of the node's user."""
@@ -36,6 +37,18 @@ def places_in(specs: Sequence[NodeSpec | ClusterSpec], project: str) -> Places:
     """The project folders on these machines of the inventory, whether they took part in a run or not; of a cluster the
     one that its nodes share, on the login node."""
     return {spec.name: spec.folder if isinstance(spec, ClusterSpec) else spec.folder(project) for spec in specs}
+
+
+def run_with_checkpoints(held: Sequence[CheckpointCopy], wanted: str | None, purpose: Purpose = "look") -> str:
+    """The run that `wanted` means among those with a checkpoint; the one with the newest where it is None or empty.
+
+    ConfigError: there is none.
+    """
+    newest_first = sorted(held, key=lambda one: one.age_s)
+    if chosen := resolve(wanted, [KnownRun(run_id=one.run_id, at=-one.age_s) for one in newest_first], purpose):
+        return chosen
+    which = f"of a run {wanted}" if wanted else "of any run"
+    raise ConfigError(f"no node that answered holds a checkpoint {which}", hint="orch checkpoints ls")
 
 
 def survey(nodes: Sequence[Node], places: Places, run: str = "") -> Survey:

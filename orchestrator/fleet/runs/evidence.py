@@ -12,7 +12,7 @@ from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
@@ -33,9 +33,6 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     """Evidence of the named run, or of the newest; log lines of nodes that answer are collected first."""
     source = resolve_logs(nodes, wanted)
     plan = source.record.plan()
-    latest = next((own for record in recorded_runs()[:1] if (own := record.plan())), None)
-    if wanted is None and plan and latest and latest.started_at > plan.started_at:  # its containers are gone
-        source, plan = resolve_logs(nodes, latest.run_id), latest
     of_cluster = plan is not None and bool(plan.cluster)
     collect_logs((*(source.earlier if of_cluster else ()), *source.containers), source.record)
 
@@ -82,7 +79,7 @@ def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine
     chars, kept, heard = 0, 0, set[int | None]()
     for number, line in enumerate(lines):
         full = kept >= LAST_LINES or chars > LAST_CHARS
-        if full and (heard >= ranks or number >= LINES_READ):
+        if (full and heard >= ranks) or number >= LINES_READ:
             return
         if is_redrawn(line.text):
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, known_records, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
@@ -17,6 +17,7 @@ from orchestrator.specs.labels import RunLabels, read_labels
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.state.journal import Journal
+from orchestrator.store.run_names import KnownRun, Purpose, matching, resolve
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -88,7 +89,7 @@ def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     runs = [_assemble(run_id, shown) for run_id, shown in held.items()]
     if not some:
         runs = [_with_lost(run, unreachable) for run in runs]
-    runs.sort(key=lambda run: datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0, reverse=True)
+    runs.sort(key=lambda run: _started(run.started_at), reverse=True)
     return FoundRuns(runs=tuple(runs), unreachable=unreachable, not_understood=tuple(strange))
 
 
@@ -104,30 +105,48 @@ def split_by_labels(node: str, containers: Sequence[ContainerFacts]) -> tuple[li
     return held, strange
 
 
-def choose_run(found: FoundRuns, wanted: str | None) -> Run:
-    """The run with this id, or with the one id that begins with it; the newest run where `wanted` is None.
+def run_on_nodes(found: FoundRuns, wanted: str | None, purpose: Purpose = "look") -> Run:
+    """The run on the nodes that `wanted` means, as `resolve` decides; the active or newest one where it is None.
 
     ConfigError where there is no such run; PreflightError where a node that did not answer may hold it.
     """
+    chosen = resolve(wanted, known_runs(found), purpose)
+    if run := next((run for run in found.runs if run.run_id == chosen), None):
+        return run
     silent = ", ".join(found.unreachable)
     if wanted is None:
-        if found.runs:
-            return found.runs[0]
         if silent:
             raise PreflightError(f"no node that answered knows of a run; {silent} did not answer", hint="orch doctor")
         raise ConfigError("no run on any node", hint="orch launch   # starts one")
-    beginning = [run for run in found.runs if run.run_id.startswith(wanted)]
-    matching = [run for run in beginning if run.run_id == wanted] or beginning
-    if len(matching) == 1:
-        return matching[0]
-    known = ", ".join(run.run_id for run in matching or found.runs) or "none"
-    if not matching and silent:
+    if silent:
         unknown = f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it"
         raise PreflightError(unknown, hint="orch doctor")
-    problem = f"{len(matching)} runs begin with {wanted}" if matching else f"no run {wanted} on any node"
-    recorded = any(record.run_id.startswith(wanted) for record in recorded_runs())
+    known = ", ".join(run.run_id for run in found.runs) or "none"
+    recorded = matching(wanted, (record.run_id for record in recorded_runs()))
     hint = f"this controller kept its logs: orch logs {wanted}" if recorded else "orch runs"
-    raise ConfigError(f"{problem}: {known}", hint=hint)
+    raise ConfigError(f"no run {wanted} on any node: {known}", hint=hint)
+
+
+def run_or_record(found: FoundRuns, wanted: str | None) -> Run | RunRecord:
+    """The run on the nodes that `wanted` means, or the record of one that no node shows any more.
+
+    Errors: as of `run_on_nodes`.
+    """
+    chosen = resolve(wanted, [*known_runs(found), *known_records()])
+    if chosen is None or chosen in [run.run_id for run in found.runs]:
+        return run_on_nodes(found, chosen or wanted)
+    return RunRecord(chosen)
+
+
+def known_runs(found: FoundRuns) -> list[KnownRun]:
+    """The same runs, as `resolve` needs them."""
+    return [
+        KnownRun(run_id=run.run_id, at=_started(run.started_at), active=bool(run.active_nodes)) for run in found.runs
+    ]
+
+
+def _started(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def only_run_of(found: FoundRuns, user: str) -> Run:
@@ -137,7 +156,7 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
     if len(mine) == 1:
         return mine[0]
     if not found.runs:
-        return choose_run(found, None)
+        return run_on_nodes(found, None)
     silent = f" ({', '.join(found.unreachable)} did not answer)" if found.unreachable else ""
     number = f"{len(mine)} of your runs are active" if mine else "you have no active run"
     lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in active]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.records import recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json
+from orchestrator.store.run_names import KnownRun, resolve
 
 # A constant; $1 workspace, $2 project, $3 run id (or its beginning).
 _READ = r"""
@@ -21,13 +24,13 @@ if [ -f "$runs/$3/plan.json" ]; then cat "$runs/$3/plan.json"; exit 0; fi
 set -- "$runs/$3"*/plan.json
 [ -f "$1" ] || exit 1
 [ $# -eq 1 ] && cat "$1" && exit 0
-for plan in "$@"; do plan=${plan%/plan.json}; printf '%s\n' "${plan##*/}"; done
+for plan in "$@"; do at=$(stat -c %Y -- "$plan"); plan=${plan%/plan.json}; printf '%s %s\n' "$at" "${plan##*/}"; done
 exit 3
 """
 
 
 SEVERAL = 3
-"""Exit code of the script for an ambiguous beginning of an id; it writes the ids."""
+"""Exit code of the script for an ambiguous beginning of an id; it writes a time and an id on each line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +54,8 @@ def recall(
     `attempt`: an older plan on record does not count; another controller may have planned a newer one. What a plan from
     a node is allowed to do is decided in `cli/launching/grants.py`, and nowhere else.
     """
-    recorded = {record.run_id: record for record in recorded_runs() if record.run_id.startswith(run_id)}
-    record = recorded[_only(recorded, run_id)] if recorded else None
+    chosen = resolve(run_id, known_records())
+    record = RunRecord(chosen) if chosen else None
     own = record.plan_from(attempt) if record else None
     if own and own.attempt >= attempt:
         return Recalled(plan=own, own=own)
@@ -64,18 +67,24 @@ def recall(
 def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: str, run_id: str) -> tuple[str, Plan]:
     """Return the newest attempt's plan on any node, with the node. Answers that are not a plan are skipped."""
 
-    def read(node: Node) -> tuple[list[str], Plan | None]:
-        answer = node.run(["sh", "-c", _READ, "sh", specs[node.name].workspace, project, run_id])
+    def read(node: Node, wanted: str = run_id) -> tuple[list[KnownRun], Plan | None]:
+        answer = node.run(["sh", "-c", _READ, "sh", specs[node.name].workspace, project, wanted])
         if answer.exit_code == SEVERAL:
-            return [name for name in answer.stdout.split() if name.startswith(run_id)], None
+            pairs = (line.split(" ", 1) for line in answer.stdout.splitlines() if " " in line)
+            known = [KnownRun(run_id=name, at=float(whole(at) or 0)) for at, name in pairs if name.startswith(wanted)]
+            return known, None
         if answer.exit_code != 0 or not answer.stdout:
             return [], None
         plan = from_json(answer.stdout, where=f"plan.json on {node.name}")
-        return [plan.run_id], plan if plan.run_id.startswith(run_id) else None
+        if not plan.run_id.startswith(wanted):
+            return [], None
+        return [KnownRun(run_id=plan.run_id, at=timestamp(plan.started_at))], plan
 
     outcomes = fan_out(nodes, read)
-    names = {name for outcome in outcomes if outcome.result for name in outcome.result[0] if name.startswith(run_id)}
-    chosen = _only(names, run_id) if names else ""
+    known = [one for outcome in outcomes if outcome.result for one in outcome.result[0]]
+    chosen = resolve(run_id, sorted(known, key=lambda one: -one.at))
+    if chosen and any(outcome.result and len(outcome.result[0]) > 1 for outcome in outcomes):
+        outcomes = fan_out(nodes, lambda node: read(node, chosen))
     plans = [(o.item.name, o.result[1]) for o in outcomes if o.result and o.result[1] and o.result[1].run_id == chosen]
     if not plans:
         for outcome in outcomes:
@@ -86,13 +95,3 @@ def _newest_on(nodes: Sequence[Node], specs: Mapping[str, NodeSpec], project: st
             raise PreflightError(problem, hint="orch doctor")
         raise ConfigError(f"no plan of run {run_id} on this computer or on a node", hint="orch runs")
     return max(plans, key=lambda found: found[1].attempt)
-
-
-def _only(found: Collection[str], wanted: str) -> str:
-    """The run with this id, otherwise the only one that begins with it."""
-    if wanted in found or len(found) == 1:
-        return wanted if wanted in found else next(iter(found))
-    raise ConfigError(
-        f"{len(found)} runs begin with {wanted}: {', '.join(sorted(found))}",
-        hint="orch runs   # then give more of its id",
-    )

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, texts_of
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, choose_run, find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_or_record, running_containers
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.log_blocks import WordGroups, Words, words_in
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
 from orchestrator.specs.errors import OrchError, UnkeptError
@@ -137,9 +137,9 @@ class _Context:
 def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     """Find a run on the nodes or, without containers, in this controller's record."""
     found = find_runs(nodes)
-    if record := recorded_only(found, wanted):
-        return LogSource(record=record, names=record.names, unreachable=found.unreachable)
-    run = choose_run(found, wanted)
+    run = run_or_record(found, wanted)
+    if isinstance(run, RunRecord):
+        return LogSource(record=run, names=run.names, unreachable=found.unreachable)
     record, by_name = RunRecord(run.run_id), {node.name: node for node in nodes}
     plan = record.plan()
     up = any(member.state is State.RUNNING for member in run.members)
@@ -215,15 +215,6 @@ def _with_level(lines: Iterable[RunLine], wanted: Filter) -> Iterator[tuple[RunL
 def words_of_level(level: LineLevel) -> WordGroups:
     """Groups of words: each line of at least this level, or the one that it continues, has those of one of them."""
     return WordGroups([[word for text in texts for word in words_in(text)] for texts in texts_of(level)])
-
-
-def recorded_only(found: FoundRuns, wanted: str | None) -> RunRecord | None:
-    """The record of a run that no node shows any more: the newest of all where no run is named."""
-    on_nodes = [run.run_id for run in found.runs]
-    if any(wanted is None or run_id.startswith(wanted) for run_id in on_nodes):
-        return None
-    records = [record for record in recorded_runs() if wanted is None or record.run_id.startswith(wanted)]
-    return records[0] if records else None
 
 
 def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:

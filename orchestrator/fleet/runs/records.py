@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
@@ -45,10 +45,12 @@ from orchestrator.state.journal import (
     RunEntry,
     StartedEntry,
     StopEntry,
+    TakeoverEntry,
     Why,
 )
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
+from orchestrator.store.run_names import KnownRun, matching, resolve
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
@@ -178,8 +180,26 @@ class RunRecord(KeptLines):
         """Whether this node reports for the attempt: that of rank 0, or the first one that a forecast lets train."""
         if (forecast := self.forecast()) and self.journal.current == self.journal.attempt(attempt):
             return forecast.led_by(node)
-        plan = self._read_plan(attempt)[0]
+        known, plan = self.journal.attempt(attempt), self._read_plan(attempt)[0]
+        if plan is None and known and known.claim.why == "takeover":
+            return node in known.claim.nodes[:1]
         return plan is not None and plan.master == node
+
+    def save_takeover(self, plan: Plan, containers: Mapping[str, str], *, source: str, by: str) -> None:
+        """Record an attempt of another computer as one of the run's, with its containers: a person has accepted it.
+
+        The plan is not kept, and the checkpoint that it names does not count: a node has written it, and each command
+        that uses it asks for what it may do.
+        """
+        nodes = tuple(part.node for part in plan.nodes)
+        current = self.journal.current
+        base = current.number if current and current.number < plan.attempt else None
+        self._file.append(
+            *self._begin(plan, self.journal),
+            TakeoverEntry(source=source, attempt=plan.attempt, by=by),
+            ClaimEntry(attempt=plan.attempt, id=plan.claim, base=base, nodes=nodes, why="takeover"),
+            StartedEntry(attempt=plan.attempt, containers=dict(containers)),
+        )
 
     def rename_nodes(self, plan: Plan) -> None:
         """Replace the plan by the same one with the nodes that a scheduler gave it. An outcome of the same attempt
@@ -209,7 +229,8 @@ class RunRecord(KeptLines):
     def unreadable(self) -> str:
         """Why the plan on record cannot be read; empty where it can, or where no attempt was started."""
         current = self.journal.current
-        return self._read_plan(current.number)[1] if current else ""
+        own = current and current.claim.why != "takeover"
+        return self._read_plan(current.number)[1] if current and own else ""
 
     def _read_plan(self, attempt: int) -> tuple[Plan | None, str]:
         file = self.folder / plan_name(attempt)
@@ -296,15 +317,16 @@ class RunRecord(KeptLines):
             self._file.append(HookEntry(mark=mark, over=True))
 
 
-def record_of(wanted: str) -> RunRecord:
-    """The record of the run with this id, or of the one whose id begins with it. ConfigError: there is none."""
-    known = [record.run_id for record in recorded_runs()]
-    matching = [run_id for run_id in known if run_id == wanted] or [one for one in known if one.startswith(wanted)]
-    if len(matching) == 1:
-        return RunRecord(matching[0])
-    if matching:
-        raise ConfigError(f"{len(matching)} runs begin with {wanted}: {', '.join(sorted(matching))}", hint="orch runs")
-    close = difflib.get_close_matches(wanted, known, 1)
+def record_of(wanted: str | None) -> RunRecord:
+    """The record of the run that `wanted` means; of the newest where it is None. ConfigError: there is none."""
+    known = known_records()
+    ids = matching(wanted, (one.run_id for one in known)) if wanted else [one.run_id for one in known[:1]]
+    found = [replace(one, active=RunRecord(one.run_id).outcome() is None) for one in known if one.run_id in ids]
+    if chosen := resolve(wanted, found):
+        return RunRecord(chosen)
+    if wanted is None:
+        raise ConfigError("this computer has no record of any run", hint="orch launch")
+    close = difflib.get_close_matches(wanted, [one.run_id for one in known], 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     hint = f"orch logs {wanted}   # collects its lines from its nodes; all runs: orch runs"
     raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint=hint)
@@ -320,10 +342,16 @@ def all_records() -> list[RunRecord]:
 
 def recorded_runs() -> list[RunRecord]:
     """Records of all runs, newest first by the time of their plans. Other folders are ignored."""
+    return [RunRecord(one.run_id) for one in known_records()]
+
+
+def known_records() -> list[KnownRun]:
+    """The same runs, with these times; none counts as active, which only nodes know."""
     written: dict[str, float] = {}
     for file in runs_folder().glob("*/plan-*.json"):
         name = file.parent.name
         if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists():
             with suppress(OSError):  # it went away just now
                 written[name] = max(written.get(name, 0.0), file.stat().st_mtime)
-    return [RunRecord(name) for name in sorted(written, key=lambda name: written[name], reverse=True)]
+    newest_first = sorted(written, key=lambda name: written[name], reverse=True)
+    return [KnownRun(run_id=name, at=written[name]) for name in newest_first]

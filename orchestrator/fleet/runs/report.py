@@ -8,24 +8,11 @@ from threading import Lock
 from orchestrator.checks.run_history import RunHistory
 from orchestrator.checks.run_report import RunReport
 from orchestrator.fleet.runs.event_index import EventCursor
-from orchestrator.fleet.runs.records import RunRecord, record_of, recorded_runs
-from orchestrator.specs.errors import ConfigError
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 
 AT_ONCE = 500
 """Events that are read between two moments at which another thread may ask for the report."""
-
-
-def recorded_run(wanted: str | None) -> RunRecord:
-    """The record of the run with this id or beginning of an id; of the newest where none is named.
-
-    ConfigError: there is none, or there are several.
-    """
-    if wanted is not None:
-        return record_of(wanted)
-    if records := recorded_runs():
-        return records[0]
-    raise ConfigError("this computer has no record of any run", hint="orch launch")
 
 
 def report_of(record: RunRecord) -> RunReport:

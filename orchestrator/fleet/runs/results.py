@@ -23,6 +23,7 @@ from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.interface import MIB, TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
 from orchestrator.specs.run import RUN_ID
+from orchestrator.store.run_names import KnownRun, resolve
 
 MOST_FILES = 200_000
 LARGE = 64 * MIB
@@ -96,9 +97,9 @@ class Brought:
 
 
 def run_with_files(nodes: Sequence[Node], places: Mapping[str, str], wanted: str) -> str:
-    """Return the id of the run that begins with `wanted`, or of the newest one with a folder on a node.
+    """Return the id of the run that `wanted` means among those with a folder on a node; empty: of the newest one.
 
-    PreflightError: no node answered. ConfigError: there is no such run, or several.
+    PreflightError: no node answered. ConfigError: there is no such run.
     """
     outcomes = fan_out(nodes, lambda node: node.run(["sh", "-c", _RUNS, "sh", places[node.name]]).check("listing runs"))
     if nodes and all(outcome.error for outcome in outcomes):
@@ -107,12 +108,10 @@ def run_with_files(nodes: Sequence[Node], places: Mapping[str, str], wanted: str
     for record in "".join(outcome.result or "" for outcome in outcomes).split("\0"):
         if found := re.fullmatch(rf"([0-9]{{1,12}})\.[0-9]+ ({RUN_ID})", record):
             times[found[2]] = max(times.get(found[2], 0.0), float(found[1]))
-    matching = [wanted] if wanted in times else sorted(run for run in times if run.startswith(wanted))
-    if not matching:
+    chosen = resolve(wanted, [KnownRun(run_id=run, at=at) for run, at in sorted(times.items())])
+    if chosen is None:
         raise ConfigError(f"no node has files of {f'a run {wanted}' if wanted else 'any run'}", hint="orch runs")
-    if wanted and len(matching) > 1:
-        raise ConfigError(f"{len(matching)} runs begin with {wanted}: {', '.join(matching)}", hint="orch runs")
-    return max(matching, key=lambda run: times[run])
+    return chosen
 
 
 def find_results(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, wanted: Sequence[str]) -> Results:

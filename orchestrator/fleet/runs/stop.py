@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, split_by_labels
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, known_runs, split_by_labels
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.progress import last_checkpoint
@@ -23,6 +23,7 @@ from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
+from orchestrator.store.run_names import resolve
 
 MARK_S = 10.0
 LEFT_STOP_S = 10
@@ -179,17 +180,19 @@ class Cleaned:
 
 
 def clean(nodes: Sequence[Node], *, run_id: str = "", project: str = "") -> tuple[Outcome[Node, Cleaned], ...]:
-    """Remove the containers of ended runs, or of those whose id begins with `run_id`; their logs are kept first.
+    """Remove the containers of ended runs, or of the one that `run_id` means; their logs are kept first.
 
     `project`: only that one's.
 
     Containers of a run that was stopped from here while their node was unreachable are stopped and removed, too.
     """
 
+    meant = resolve(run_id, known_runs(find_runs(nodes)), "end") if run_id else None
+
     def clear(node: Node) -> Cleaned:
         shown = node.engine.containers({labels.LABEL_RUN: "", **({labels.LABEL_PROJECT: project} if project else {})})
         held, strange = split_by_labels(node.name, shown)
-        wanted = [one for one in held if one.says.run_id.startswith(run_id)]
+        wanted = [one for one in held if not run_id or one.says.run_id == meant]
         ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED, State.STOPPED)]
         left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
         for one in left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from orchestrator.fleet.runs.find_runs import choose_run, find_runs
+from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import supervisor_of
 from orchestrator.nodes.interface import Node
@@ -44,7 +44,7 @@ def wait_for(
 def _ended(nodes: Sequence[Node], run_id: str) -> str:
     """The outcome by the containers; empty while one runs, or may run on a node that does not answer."""
     found = find_runs(nodes)
-    run = choose_run(found, run_id)
+    run = run_on_nodes(found, run_id)
     states = {member.state for member in run.members}
     if run.is_going or (State.LOST in states and found.unreachable):
         return ""

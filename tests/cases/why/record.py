@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from secrets import token_hex
 
 import torch
 
+from contract.run_folder import AGENTS_TOKEN
 from tests.cases.why.programs import Program, programs
+from trainer.agent.handshake import SHORTEST
 
 LOGS = Path(__file__).parent / "logs"
 DEADLINE_S = 120
@@ -32,6 +35,8 @@ def record(name: str, program: Program) -> str:
         script = Path(folder) / "train.py"
         if name != "start.script_missing":
             script.write_text(program.script)
+        if program.supervised:
+            (Path(folder) / AGENTS_TOKEN).write_text(token_hex(SHORTEST))
         with socket.create_server(("", 0)) as taken:
             port = taken.getsockname()[1]
             if "TAKE_PORT" not in program.environment:

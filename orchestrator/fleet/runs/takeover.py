@@ -1,0 +1,112 @@
+"""Take over a run of another computer: its nodes' claims are compared, and from then on the record here decides."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.claims import LONGEST_OWNER, TIMEOUT_S
+from orchestrator.fleet.runs.find_runs import find_runs
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
+from orchestrator.specs.numbers import whole
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import Run
+
+# A constant. $1: the project's folder, $2: the run. The newest claim, and the hash of the plan.
+CLAIMS = r"""
+LC_ALL=C; export LC_ALL
+project=$1
+case $project in "~"*) project=$HOME${project#"~"};; esac
+run=$project/runs/$2
+[ -f "$run/plan.json" ] && sum=$(sha256sum <"$run/plan.json") && printf 'plan=%s\n' "${sum%% *}"
+newest=
+for d in "$run"/attempts/*/; do
+  n=${d%/}; n=${n##*/}
+  case $n in ''|*[!0-9]*|????????*) continue;; esac
+  [ -z "$newest" ] || [ "$n" -gt "$newest" ] && newest=$n
+done
+[ -n "$newest" ] || exit 0
+printf 'attempt=%s\n' "$newest"
+printf 'claim=%s\n' "$(head -c 200 -- "$run/attempts/$newest/id" 2>/dev/null | tr -d '\n')"
+printf 'owner=%s\n' "$(head -c 200 -- "$run/attempts/$newest/owner" 2>/dev/null | tr -d '\n')"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClaim:
+    """What a node says about a run: bounded text, and no authority."""
+
+    node: str
+    attempt: int | None = None
+    claim: str = ""
+    owner: str = ""
+    plan_sha256: str = ""
+
+    @property
+    def line(self) -> str:
+        attempt = "no claim" if self.attempt is None else f"attempt {self.attempt} by {self.owner or '?'}"
+        return f"{attempt}, plan {self.plan_sha256[:8] or 'none'}"
+
+
+def claims_of(nodes: Sequence[Node], places: Mapping[str, str], run_id: str) -> tuple[NodeClaim, ...]:
+    """Claims of the nodes that answer and know the run."""
+    asked = [node for node in nodes if node.name in places]
+    outcomes = fan_out(
+        asked,
+        lambda node: node.run(["sh", "-c", CLAIMS, "sh", places[node.name], run_id], timeout_s=TIMEOUT_S).stdout,
+        timeout_s=TIMEOUT_S,
+    )
+    said = [_claim(outcome.item.name, outcome.result) for outcome in outcomes if outcome.result]
+    return tuple(one for one in said if one.plan_sha256 or one.attempt is not None)
+
+
+def _claim(node: str, text: str) -> NodeClaim:
+    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    owner = "".join(one if one.isprintable() else " " for one in values.get("owner", "")[:LONGEST_OWNER])
+    plan = values.get("plan", "")
+    return NodeClaim(
+        node=node,
+        attempt=whole(values.get("attempt", "")),
+        claim=values.get("claim", "")[:LONGEST_OWNER],
+        owner=owner,
+        plan_sha256=plan if re.fullmatch(r"[0-9a-f]{64}", plan) else "",
+    )
+
+
+def disagreement(plan: Plan, claims: Sequence[NodeClaim]) -> str:
+    """Why the nodes do not agree on the attempt that this plan is of; empty if they do."""
+    if len({one.plan_sha256 for one in claims if one.plan_sha256}) > 1:
+        return "the nodes hold different plans of it"
+    named = {(one.attempt, one.claim) for one in claims if one.attempt is not None}
+    if named and named != {(plan.attempt, plan.claim)}:
+        return f"the nodes do not agree that attempt {plan.attempt} is its newest"
+    return ""
+
+
+def take_over(nodes: Sequence[Node], plan: Plan, source: str) -> None:
+    """Record the attempt of this plan, which another computer launched, as one that this computer knows."""
+    by_name = {node.name: node for node in nodes}
+    found = [run for run in find_runs(nodes).runs if run.run_id == plan.run_id]
+    containers = {name: id for run in found for name, id in _containers(run, plan, by_name).items()}
+    by = f"{getpass.getuser()}@{platform.node()}"
+    RunRecord(plan.run_id).save_takeover(plan, containers, source=source, by=by)
+
+
+def _containers(run: Run, plan: Plan, nodes: Mapping[str, Node]) -> dict[str, str]:
+    """Ids of the containers with the attempt and claim of this plan, on its nodes."""
+    members = [*run.members, *(member for _, member in (*run.earlier, *run.foreign))]
+    names = {part.node for part in plan.nodes} & nodes.keys()
+    return {
+        member.node: member.container.id
+        for member in members
+        if member.container
+        and member.node in names
+        and member.container.labels.get(LABEL_ATTEMPT, "0") == str(plan.attempt)
+        and member.container.labels.get(LABEL_CLAIM, "") == plan.claim
+    }
