@@ -20,8 +20,8 @@ from inspect import getsource
 from queue import Queue
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.find_runs import find_runs, known_runs
-from orchestrator.fleet.runs.records import RunRecord, known_records
+from orchestrator.fleet.runs.find_runs import find_runs, known_anywhere
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import board_program
 from orchestrator.nodes.board_program import ALIVE, CHUNK, CLOSE, DATA, FAILED, FILE, HEAD, OPEN, READY
 from orchestrator.nodes.interface import Node
@@ -83,11 +83,11 @@ def run_ids(nodes: Sequence[Node], wanted: Sequence[str]) -> tuple[str, ...]:
     if nodes and len(seen.unreachable) == len(nodes):
         raise PreflightError("none of the nodes answered", hint="orch doctor")
     if not wanted:
-        first = resolve(None, [*known_runs(seen), *known_records()])
+        first = resolve(None, known_anywhere(seen))
         return (first,) if first else ()
     found: dict[str, None] = {}
     for word in wanted:
-        chosen = resolve(word, [*known_runs(seen), *known_records()])
+        chosen = resolve(word, known_anywhere(seen))
         if chosen is None and not re.fullmatch(RUN_ID, word):
             raise ConfigError(f"{word!r} is no run id", hint="orch runs")
         found[chosen or word] = None

@@ -90,13 +90,13 @@ def test_a_second_supervisor_is_refused(orch: Orch) -> None:
 # ── Wait ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("code", "state", "exit_code"), [(0, "succeeded", 0), (1, "failed", 1), (143, "stopped", 0)])
-def test_wait_has_the_exit_code_of_the_run(orch: Orch, code: int, state: str, exit_code: int) -> None:
+@pytest.mark.parametrize(("code", "ended", "exit_code"), [(0, "succeeded", 0), (1, "failed", 1), (143, "stopped", 0)])
+def test_wait_has_the_exit_code_of_the_run(orch: Orch, code: int, ended: str, exit_code: int) -> None:
     here = lan.lan(*THREE, ends_with=None)
     run_id = detached(orch, here)
     finish(here, code)
     ran = orch("wait", "--json", on=here)
-    assert (ran.code, json_data(ran.out)) == (exit_code, {"run_id": run_id, "state": state})
+    assert (ran.code, json_data(ran.out)) == (exit_code, {"run_id": run_id, "state": ended})
 
 
 def test_wait_has_a_deadline(orch: Orch) -> None:

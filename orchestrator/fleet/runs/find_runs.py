@@ -132,10 +132,17 @@ def run_or_record(found: FoundRuns, wanted: str | None) -> Run | RunRecord:
 
     Errors: as of `run_on_nodes`.
     """
-    chosen = resolve(wanted, [*known_runs(found), *known_records()])
+    chosen = resolve(wanted, known_anywhere(found))
     if chosen is None or chosen in [run.run_id for run in found.runs]:
         return run_on_nodes(found, chosen or wanted)
     return RunRecord(chosen)
+
+
+def known_anywhere(found: FoundRuns) -> list[KnownRun]:
+    """The runs on the nodes and on record; the time on record counts before that of a label."""
+    records = known_records()
+    times = {one.run_id: one.at for one in records}
+    return [*(replace(one, at=times.get(one.run_id, one.at)) for one in known_runs(found)), *records]
 
 
 def known_runs(found: FoundRuns) -> list[KnownRun]:
