@@ -24,7 +24,7 @@ from typing import Any
 
 SCALE = float(os.environ.get("ALARMS_SCALE", "1"))
 LONG_S, IDLE_S = 85.0 * SCALE, 150.0 * SCALE
-"""Longer than it takes until a rank that others wait for is reported; until a run in which nobody does anything is."""
+"""Longer than it takes until a rank that others wait for is reported; until a run in which no rank does anything is."""
 FOREVER_S = 36_000.0
 RANK = int(os.environ.get("RANK", "0"))
 

@@ -64,14 +64,14 @@ class RecordingWatch(LivenessWatch):
 
 
 def save(written: Path, record: Path, here: int) -> None:
-    """Keep what a run has written, with the number of the line at which it hangs."""
+    """Copy the file that a run has written, with the number of the line at which it hangs."""
     header, _, looks = written.read_text("utf-8").partition("\n")
     record.write_text(json.dumps({**json.loads(header), "here": here}) + "\n" + looks, "utf-8")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What a coordinator has seen."""
+    """Record of a run, decoded."""
 
     certain_s: float
     independent: bool

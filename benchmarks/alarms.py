@@ -118,7 +118,7 @@ DEADLOCK = rf"! deadlock: .*{ALPHA}.*{BETA}.*"
 
 
 def _rank_1(what: str, waiting: str = "rank 0 is", sign: str = "·") -> str:
-    """What is to be read about rank 1, which `waiting` wait for."""
+    """Expression for the line about rank 1, which `waiting` wait for."""
     return rf"{sign} {BETA} has been {what}; {waiting} waiting for it"
 
 
@@ -181,8 +181,8 @@ CASES = (
          rf"! {ALPHA} is waiting in collective \d+ of group 0 \(HERE\), for rank 1, which has ended"),
     hang("hang_native_code", "a C call that never ends", NATIVE.replace("HERE", LINE), cores=1.0),
     hang("hang_never_joins", "init_process_group never reached", NOT_JOINED),
-    hang("hang_lock", "a lock that nobody releases", _rank_1(f"idle {AT} {FOR_S}", sign="!")),
-    hang("hang_all_idle", "all ranks read and nobody writes", rf"! all ranks have been idle {FOR_S}: rank 0 at HERE.*"),
+    hang("hang_lock", "a lock that is never released", _rank_1(f"idle {AT} {FOR_S}", sign="!")),
+    hang("hang_all_idle", "all ranks read what is never written", rf"! all ranks have been idle {FOR_S}: rank 0 at HERE.*"),
 )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ class Outcome:
     seen: list[Seen] = field(default_factory=list)
     codes: list[int | None] = field(default_factory=list)
     reported_s: float | None = None
-    """From the moment before the line that hangs until the line about it."""
+    """Seconds from the moment before the line that hangs until the line about it."""
     faults: list[str] = field(default_factory=list)
     output: list[str] = field(default_factory=list)
 
@@ -304,7 +304,7 @@ def _named(case: Case, nodes: Sequence[Node]) -> Seen | None:
 
 
 def faults_of(case: Case, lines: Sequence[str], here: int | None = None) -> Iterator[str]:
-    """What is wrong with the lines that a user reads. `here`: number of the script's line marked `hangs`, if it has
+    """Faults of the lines that a user reads. `here`: number of the script's line marked `hangs`, if it has
     changed since."""
     must, may = _patterns(case, case.must, here), _patterns(case, case.may, here)
     for pattern in must:
