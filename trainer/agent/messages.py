@@ -7,14 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from contract.result_files import (
-    COPY_LIMIT_BYTES,
-    MAX_FILES,
-    ResultFiles,
-    path_problem,
-    read_result_files,
-    within_limit,
-)
+from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFiles, read_result_files, within_limit
+from contract.result_paths import path_problem
 from trainer.agent.coordinator import LONGEST_PAUSE_S, CopyFiles, EndRun, Order, RestartRanks, StartRanks
 from trainer.agent.rank_exit import LONGEST, RankExit, from_values
 
