@@ -215,7 +215,7 @@ class RunSettings:
         off="--no-sync-outputs",
         metavar="results|all",
         help="Before a restart, copy files that your script wrote on rank 0's node to nodes without them; all: those of"
-        " other ranks, too. --no-sync-outputs: none.",
+        " other ranks, too.",
     )
     """Files that a script wrote, copied to nodes without them before its ranks start again: `results`, of rank 0's
     node; `all`, of other nodes, too; `off`."""

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.result_files import (
-    MAX_FILES,
-    ResultFile,
-    ResultFiles,
-    bounded,
-    compare,
-    content_problem,
-    path_problem,
-    read_result_files,
-)
+from contract.result_files import MAX_FILES, ResultFile, ResultFiles, bounded, compare, read_result_files
+from contract.result_paths import content_problem, path_problem
 from tests.each_case import failures_of
 
 RESULTS = (

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from contract.events import OutputsDiffer, OutputsEvent, OutputsMissing, encode_event
-from contract.result_files import Comparison, ResultFile, ResultFiles, compare, shown, within_limit
+from contract.result_files import FileDifferences, ResultFile, ResultFiles, compare, within_limit
+from contract.result_paths import shown
 
 OFF, RESULTS, ALL = "off", "results", "all"
-"""What is copied: nothing, files of rank 0's node, or those of other ranks, too."""
+"""Modes of a copy: nothing, files of rank 0's node, or those of other ranks, too."""
 BYTES_PER_S = 100e6
 """Assumed speed of a copy, for a line about its time: a link of 1 Gbit/s."""
 _FIRST, _GATHERED, _COPIED, _MATCHED = range(4)
@@ -29,7 +30,7 @@ class Matched:
 
     events: tuple[OutputsEvent, ...] = ()
     copies: Mapping[int, tuple[ResultFile, ...]] = field(default_factory=dict)
-    """By node_rank: files to be copied to this node, or with `upload` from it."""
+    """Files to be copied to the node of this node_rank, or with `upload` from it."""
     upload: bool = False
 
 
@@ -71,7 +72,7 @@ class FileLists:
         self._stage, self.unequal = _MATCHED, _state_of(found)
         return Matched(events=self._new(events))
 
-    def _uploads(self, found: Comparison) -> dict[int, tuple[ResultFile, ...]]:
+    def _uploads(self, found: FileDifferences) -> dict[int, tuple[ResultFile, ...]]:
         """Files of other ranks, each from the first node that has it."""
         taken, uploads = set[str](), dict[int, tuple[ResultFile, ...]]()
         for name, files in found.elsewhere.items() if self.mode == ALL else ():
@@ -81,12 +82,12 @@ class FileLists:
                 taken |= {file.path for file in own}
         return uploads
 
-    def _why_not(self, found: Comparison) -> str | None:
+    def _why_not(self, found: FileDifferences) -> str | None:
         if self.mode == OFF:
             return "off"
         return None if all(map(within_limit, found.missing.values())) else "limit"
 
-    def _of_source(self, found: Comparison) -> list[OutputsEvent]:
+    def _of_source(self, found: FileDifferences) -> list[OutputsEvent]:
         events = list[OutputsEvent]()
         files = {file.path: file for each in found.missing.values() for file in each}
         if files:
@@ -102,7 +103,7 @@ class FileLists:
             events.append(OutputsDiffer(path=shown(path), more=more, nodes=(self.names[0], node)))
         return events
 
-    def _of_others(self, found: Comparison) -> list[OutputsEvent]:
+    def _of_others(self, found: FileDifferences) -> list[OutputsEvent]:
         events = list[OutputsEvent]()
         for name, files in found.elsewhere.items():
             limit = None if within_limit(files) else "limit"
@@ -131,7 +132,7 @@ def _missing(files: Sequence[ResultFile], source: str, nodes: Sequence[str]) -> 
     )
 
 
-def _state_of(found: Comparison) -> str:
+def _state_of(found: FileDifferences) -> str:
     """A file that ranks may have started with on some nodes alone."""
     missing = [file.path for files in found.missing.values() for file in files]
     differing = [path for path in found.differing if PurePosixPath(path).suffix.lower() in STATE_SUFFIXES]

@@ -125,7 +125,7 @@ class FileServer:
         self._folder, self._note = folder, note
         self._streams: dict[int, socket.socket] = {}
         self.expected: dict[int, Sequence[ResultFile]] = {}
-        """By rank of a node: files that it was asked to send."""
+        """Files that a node was asked to send, by its rank."""
 
     def take(self, node_rank: int, connected: socket.socket) -> None:
         """Serve an authenticated node on this connection. A second stream of the same node ends its first."""

@@ -9,14 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from contract.json_reader import from_json
 from contract.liveness import RankSigns
-from contract.result_files import (
-    COPY_LIMIT_BYTES,
-    MAX_FILES,
-    ResultFiles,
-    path_problem,
-    read_result_files,
-    within_limit,
-)
+from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFiles, read_result_files, within_limit
+from contract.result_paths import path_problem
 from trainer.agent.coordinator import (
     LONGEST_PAUSE_S,
     CopyFiles,

@@ -19,15 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
-from contract.result_files import (
-    HEAD_BYTES,
-    MAX_FILES,
-    ResultFile,
-    ResultFiles,
-    bounded,
-    content_problem,
-    path_problem,
-)
+from contract.result_files import MAX_FILES, ResultFile, ResultFiles, bounded
+from contract.result_paths import HEAD_BYTES, content_problem, path_problem
 from contract.run_folder import AGENTS_TOKEN, CODE_FOLDER, COPIED
 
 MAX_LOOKED_AT = 2_000

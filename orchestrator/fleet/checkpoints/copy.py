@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from contract.checkpoint import CheckpointFile, encode_best
-from contract.result_files import HEAD_BYTES
+from contract.result_paths import HEAD_BYTES
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.checkpoint import CheckpointCopy

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from contract.checkpoint import CheckpointFile
-from contract.result_files import ResultFile, ResultFiles, compare, content_problem, shown, within_limit
+from contract.result_files import ResultFile, ResultFiles, compare, within_limit
+from contract.result_paths import content_problem, shown
 from orchestrator.fleet.checkpoints.copy import SPARE_KIB, Relay, telling
 from orchestrator.fleet.checkpoints.survey import Places
 from orchestrator.fleet.fan_out import Notify, fan_out
@@ -63,7 +64,7 @@ class WrittenResults:
     lists: Mapping[str, ResultFiles] = field(default_factory=dict)
 
     def wanted(self, plan: Plan) -> Mapping[str, tuple[ResultFile, ...]]:
-        """By node of the next attempt: files that it does not have, where its agents will not copy them."""
+        """Files that a node of the next attempt does not have, where its agents will not copy them; by its name."""
         if self.source not in self.lists or plan.sync_outputs == "off":
             return {}
         empty = ResultFiles()

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from contract.result_files import ResultFile, ResultFiles, bounded, path_problem
+from contract.result_files import ResultFile, ResultFiles, bounded
+from contract.result_paths import path_problem
 from contract.run_folder import CODE_FOLDER, COPIED
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.numbers import whole
