@@ -122,8 +122,8 @@ def logs(
 
 def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
     """Return the source of the lines, and report where its nodes speak without a record."""
-    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.runs.read_logs import resolve_logs
+    from orchestrator.fleet.runs.records import spoken_by_nodes
 
     source = resolve_logs(reached, run)
     if source.containers and (line := spoken_by_nodes(source.run_id)):

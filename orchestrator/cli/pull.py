@@ -37,11 +37,10 @@ def pull(
     goes to nodes/NODE. Copies of your code that the run did not change stay there. A second call transfers only what is
     missing or has changed. Active runs may be pulled, too.
     """
-    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_in, places_of
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
     from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
 
     loaded = load_inventory(inventory).inventory

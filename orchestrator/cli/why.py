@@ -20,9 +20,9 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     code 0 for every answer; 3: unknown run.
     """
     from orchestrator.checks.postmortem import write_postmortem
-    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.evidence import gather_evidence
+    from orchestrator.fleet.runs.records import spoken_by_nodes
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.why import why_data, why_lines, why_text

@@ -17,7 +17,7 @@ PYTORCH = (
     ("A checkpoint is written, synced, hashed and renamed", r"checkpoint", "trainer/data/checkpoint.py"),
     ("The learning rate warms up and decays", r"schedul|learning_rate", "trainer/engine/optimization/schedule.py"),
     ("Gradients are compressed before they are sent", r"compress|quantiz", "trainer/engine/sync/codec.py"),
-    ("A node whose ranks make no progress is detected", r"hang", "contract/liveness.py"),
+    ("A node whose ranks make no progress is detected", r"hang|liveness", "contract/liveness.py"),
     ("Each rank shows regularly that it is alive", r"heartbeat", "trainer/agent/heartbeat.py"),
     ("The nodes agree on start, restart and stop", r"coordinator", "trainer/agent/coordinator.py"),
     ("Worker count and micro-batch size are measured", r"auto_?tun", "trainer/engine/autotune/tuning.py"),

@@ -14,7 +14,7 @@ from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.survey import places_in, places_of
 from orchestrator.fleet.connect import connected, connected_for, holding, machines_of, others_here, stand_ins
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, only_run_of, run_on_nodes, running_containers
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
@@ -156,13 +156,6 @@ def half_way(run: Run) -> str:
     """Lines on a run that is only partly stopped or partly launched, or of which nodes show another attempt than the
     one on record, each with the next step; empty otherwise."""
     return "\n".join(filter(None, (beside_the_record(run), _half_way(run))))
-
-
-def spoken_by_nodes(run_id: str) -> str:
-    """Line on a run of which this computer has no record; empty where it has one."""
-    if RunRecord(run_id).journal.attempts:
-        return ""
-    return f"run {run_id} is not on record on this computer: all of this is what its nodes say"
 
 
 def beside_the_record(run: Run) -> str:

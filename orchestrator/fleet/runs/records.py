@@ -332,6 +332,13 @@ def record_of(wanted: str | None) -> RunRecord:
     raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint=hint)
 
 
+def spoken_by_nodes(run_id: str) -> str:
+    """Line on a run of which this computer has no record; empty where it has one."""
+    if RunRecord(run_id).journal.attempts:
+        return ""
+    return f"run {run_id} is not on record on this computer: all of this is what its nodes say"
+
+
 def all_records() -> list[RunRecord]:
     """Records of all runs, also of those of which there is no plan, such as runs that another computer launched."""
     if not runs_folder().is_dir():
