@@ -182,7 +182,8 @@ CASES = (
     hang("hang_native_code", "a C call that never ends", NATIVE.replace("HERE", LINE), cores=1.0),
     hang("hang_never_joins", "init_process_group never reached", NOT_JOINED),
     hang("hang_lock", "a lock that is never released", _rank_1(f"idle {AT} {FOR_S}", sign="!")),
-    hang("hang_all_idle", "all ranks read what is never written", rf"! all ranks have been idle {FOR_S}: rank 0 at HERE.*"),
+    hang("hang_all_idle", "all ranks read what is never written",
+         rf"! all ranks have been idle {FOR_S}: rank 0 at HERE.*"),
 )  # fmt: skip
 
 
