@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain, islice
@@ -19,6 +20,7 @@ from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import Filter, LogSource
+    from orchestrator.nodes.interface import Node
     from orchestrator.render.log_lines import LogPrinter
 
 EXAMPLES = """\
@@ -78,9 +80,8 @@ def logs(
     continues. Search all runs: orch search.
     """
     from orchestrator.checks.line_levels import LineLevel
-    from orchestrator.cli.launching.stopping import spoken_by_nodes
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
+    from orchestrator.fleet.runs.read_logs import Filter, select_lines
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
 
@@ -99,9 +100,7 @@ def logs(
     picked = bool(nodes or grep or rank is not None or level is not LevelOption.INFO)
     specs = known_nodes(inventory, run)
     with connected_for(specs, run) as reached:
-        source = resolve_logs(reached, run)
-        if source.containers and (spoken := spoken_by_nodes(source.run_id)):
-            say(f"note: {spoken}")
+        source = _resolved(reached, run)
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
@@ -119,6 +118,17 @@ def logs(
             printer.print(line, context=not matched)
         printer.rest()
         return _follow(source, wanted, printer) if follow and source.running else EXIT_OK
+
+
+def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
+    """Return the source of the lines, and report where its nodes speak without a record."""
+    from orchestrator.cli.launching.stopping import spoken_by_nodes
+    from orchestrator.fleet.runs.read_logs import resolve_logs
+
+    source = resolve_logs(reached, run)
+    if source.containers and (line := spoken_by_nodes(source.run_id)):
+        say(f"note: {line}")
+    return source
 
 
 def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:

@@ -186,3 +186,28 @@ def test_a_full_disk_is_named(run: Path, tmp_path: Path) -> None:
     with Stream(lambda _there: None) as here:
         received = receive_files(here, ResultFolder(target), [wanted])
     assert "MB are needed and" in received.problem
+
+
+def test_two_nodes_may_send_at_once(run: Path, tmp_path: Path) -> None:
+    """As to rank 0's node, where files of all ranks are collected."""
+    target, results = ResultFolder(made(tmp_path / "gamma")), list[Received]()
+    sources = [run, made(tmp_path / "beta")]
+    for number, source in enumerate(sources):
+        for file_number in range(40):
+            (source / "code" / "out" / f"{number}-{file_number}.bin").write_bytes(os.urandom(2000))
+
+    def send(source: Path) -> None:
+        files = ResultFolder(source).listed().files
+        with Stream(lambda there: send_files(there, ResultFolder(source), [one.path for one in files])) as here:
+            results.append(receive_files(here, target, files))
+
+    threads = [threading.Thread(target=send, args=(source,)) for source in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(one.files, one.problem) for one in results] == [(40, "")] * 2
+    listed = target.listed().files
+    assert len(listed) == 80
+    assert all(one.copied for one in listed)
+    assert not (tmp_path / "gamma" / ".copying").exists()

@@ -361,4 +361,4 @@ def test_a_time_without_progress_is_a_number_of_seconds_or_has_a_unit(
     assert plan["hang_timeout_s"] == seconds
     agent = plan["nodes"][1]["container"]["command"]
     assert ("--hang" in agent) is bool(seconds)
-    assert any("all ranks restart if none makes progress" in note for note in plan["notes"]) is bool(seconds)
+    assert any("all ranks restart if they are stuck" in note for note in plan["notes"]) is bool(seconds)

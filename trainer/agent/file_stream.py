@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -72,24 +73,20 @@ def receive_files(connected: socket.socket, folder: ResultFolder, files: Sequenc
     began, arrived, size, problems = time.monotonic(), 0, 0, list[str]()
     connected.settimeout(STALL_S)
     try:
-        folder.make_room(sum(file.size for file in files))
-        with connected.makefile("rb", CHUNK) as stream:
+        with folder.room(sum(file.size for file in files)) as room, connected.makefile("rb", CHUNK) as stream:
             for file in files:
                 try:
-                    _receive_file(stream, folder, file)
+                    _receive_file(stream, folder, file, room)
                     arrived, size = arrived + 1, size + file.size
                 except RefusedFileError as error:
                     problems.append(f"{file.path}: {error}")
     except (OSError, RefusedFileError, MisfitError) as error:
         problems.append(str(error) or type(error).__name__)
-    finally:
-        with contextlib.suppress(OSError):
-            folder.end()
     first = problems[0][:LONGEST_PROBLEM] if problems else ""
     return Received(files=arrived, bytes=size, seconds=time.monotonic() - began, problem=first)
 
 
-def _receive_file(stream: io.IOBase, folder: ResultFolder, file: ResultFile) -> None:
+def _receive_file(stream: io.IOBase, folder: ResultFolder, file: ResultFile, room: Path) -> None:
     """Write one file. RefusedFileError: it is not copied, and the stream continues. MisfitError, OSError: the stream
     ends."""
     header = _read_line(stream)
@@ -100,7 +97,7 @@ def _receive_file(stream: io.IOBase, folder: ResultFolder, file: ResultFile) -> 
     size = whole(header, "size", most=SIZE_LIMIT)
     if size != file.size:
         raise MisfitError(f"{file.path} has {size} bytes instead of {file.size}")
-    with folder.writing(file) as incoming:
+    with folder.writing(file, room) as incoming:
         while incoming.size < size:
             piece = stream.read(min(CHUNK, size - incoming.size))
             if not piece:

@@ -6,15 +6,18 @@ Ranks and other nodes decide on names in it: each part of a path is opened by it
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 
 from contract.result_files import (
     HEAD_BYTES,
@@ -38,7 +41,11 @@ HASHED_BYTES, HASHED_IN_ALL = 256 * 1024, 8 * 1024 * 1024
 SPARE_BYTES = 256 * 1024 * 1024
 """Free space to leave: a full disk would make the next checkpoint fail."""
 ASIDE = ".copying"
+ABANDONED_S = 24 * 3600.0
+"""Age from which a folder of incomplete files is of an agent that was killed."""
 CHUNK = 1024 * 1024
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""Errors of a file system without hard links."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -60,7 +67,6 @@ class IncomingFile:
     """A file that is being written aside."""
 
     descriptor: int
-    name: str
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -87,6 +93,7 @@ class ResultFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._settling = Lock()
 
     # ── Listing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,29 +195,40 @@ class ResultFolder:
         finally:
             os.close(descriptor)
 
-    def make_room(self, size: int) -> None:
-        """Remove what an earlier copy has left. RefusedFileError: the disk has no space for so many bytes."""
-        shutil.rmtree(self._folder / ASIDE, ignore_errors=True)
-        (self._folder / ASIDE).mkdir(mode=0o700)
-        free = shutil.disk_usage(self._folder).free
-        if free < size + SPARE_BYTES:
-            raise RefusedFileError(f"{size / 1e6:.0f} MB are needed and {free / 1e6:.0f} MB are free")
+    @contextlib.contextmanager
+    def room(self, size: int) -> Iterator[Path]:
+        """Make a folder for files that are not complete, and remove it at the end. Several nodes may send at once.
 
-    def end(self) -> None:
-        """Remove the folder of unfinished files."""
-        shutil.rmtree(self._folder / ASIDE, ignore_errors=True)
+        RefusedFileError: the disk has no space for so many bytes.
+        """
+        for old in self._folder.glob(f"{ASIDE}/*"):
+            with contextlib.suppress(OSError):
+                if time.time() - old.stat().st_mtime > ABANDONED_S:
+                    shutil.rmtree(old)
+        aside = self._folder / ASIDE / secrets.token_hex(8)
+        with self._settling:
+            aside.mkdir(mode=0o700, parents=True)
+        try:
+            free = shutil.disk_usage(self._folder).free
+            if free < size + SPARE_BYTES:
+                raise RefusedFileError(f"{size / 1e6:.0f} MB are needed and {free / 1e6:.0f} MB are free")
+            yield aside
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            with self._settling, contextlib.suppress(OSError):  # another node is sending, too
+                aside.parent.rmdir()
 
     @contextlib.contextmanager
-    def writing(self, file: ResultFile) -> Iterator[IncomingFile]:
-        """Write a file aside; after the block, give it its name if no other file has it.
+    def writing(self, file: ResultFile, room: Path) -> Iterator[IncomingFile]:
+        """Write a file into `room`; after the block, give it its name if no other file has it.
 
         RefusedFileError: it is never copied, a file that was written here has its name, or its folder is a link.
         OSError: it cannot be written aside.
         """
         if problem := path_problem(file.path):
             raise RefusedFileError(problem)
-        aside = self._folder / ASIDE / secrets.token_hex(8)
-        incoming = IncomingFile(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), aside.name)
+        aside = room / "file"
+        incoming = IncomingFile(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         try:
             yield incoming
             if problem := content_problem(file.path, incoming.head):
@@ -218,7 +236,8 @@ class ResultFolder:
             os.fsync(incoming.descriptor)
             os.utime(incoming.descriptor, ns=(file.modified_us * 1000, file.modified_us * 1000))
             try:
-                self._settle(aside, file)
+                with self._settling:
+                    self._settle(aside, file)
             except OSError as error:
                 raise RefusedFileError(f"it cannot get its name: {os.strerror(error.errno or 0)}") from None
         finally:
@@ -270,7 +289,7 @@ class ResultFolder:
         return values if isinstance(values, dict) else {}
 
     def _note(self, copied: Mapping[str, list[int]]) -> None:
-        scratch = self._folder / ASIDE / COPIED
+        scratch = self._folder / ASIDE / f"{COPIED}.new"
         scratch.write_text(json.dumps(copied), "utf-8")
         scratch.replace(self._folder / COPIED)
 
@@ -279,8 +298,8 @@ def _link(file: Path, name: str, parent: int) -> None:
     """Give a file a second name in this folder. FileExistsError: another file has got it since."""
     try:
         os.link(file, name, dst_dir_fd=parent)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links: the name is taken first
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent))
-        os.replace(file, name, dst_dir_fd=parent)
+        os.replace(file, name, dst_dir_fd=parent)  # its name was taken first

@@ -169,7 +169,7 @@ class _Claiming:
         where = ", ".join(self.refused)
         return ConflictError(
             f"attempt {self.claim.attempt} of run {self.run_id} cannot start: {words} (on {where})",
-            hint=f"orch status {self.run_id}; to end it: orch stop {self.run_id}; then: orch resume {self.run_id}",
+            hint=f"to follow it: orch logs -f {self.run_id}; to end it and continue here: orch restart {self.run_id}",
         )
 
     def _run(self, node: Node, *look: str) -> Completed:

@@ -40,7 +40,7 @@ printf 'owner=%s\n' "$(head -c 200 -- "$run/attempts/$newest/owner" 2>/dev/null 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClaim:
-    """What a node says about a run: bounded text, and no authority."""
+    """Claim and plan of a run as a node states them: bounded text, and no authority."""
 
     node: str
     attempt: int | None = None

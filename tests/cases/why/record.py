@@ -18,6 +18,7 @@ from secrets import token_hex
 
 import torch
 
+from contract.log_lines import EVENT_MARK
 from contract.run_folder import AGENTS_TOKEN
 from tests.cases.why.programs import Program, programs
 from trainer.agent.handshake import SHORTEST
@@ -89,7 +90,8 @@ def _clean(text: str, folder: str) -> str:
     for ours, theirs in ((sys.base_prefix, "/usr/local"), (str(Path(__file__).parents[3]), "/opt/orch")):
         text = text.replace(ours, theirs)
     text = text.replace(socket.gethostname(), "localhost")
-    return "".join(f"{line[:600].rstrip()}\n" for line in text.splitlines())
+    lines = (line if line.startswith(EVENT_MARK) else line[:600].rstrip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":
