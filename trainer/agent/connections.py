@@ -21,15 +21,15 @@ _LISTEN = "0A"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connection:
+class TcpConnection:
     bytes: int
     """Acknowledged and received so far."""
     ports: tuple[int, int]
 
 
-def connections() -> dict[int, Connection] | None:
+def connections() -> dict[int, TcpConnection] | None:
     """Established connections by inode; None where the kernel does not say."""
-    found: dict[int, Connection] = {}
+    found: dict[int, TcpConnection] = {}
     with suppress(OSError, struct.error):
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as link:
             link.settimeout(1.0)
@@ -61,7 +61,7 @@ def listening() -> set[int]:
     return found
 
 
-def _dump(link: socket.socket, family: int) -> Iterator[tuple[int, Connection]]:
+def _dump(link: socket.socket, family: int) -> Iterator[tuple[int, TcpConnection]]:
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, _ESTABLISHED) + bytes(48)
     link.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
     while True:
@@ -77,7 +77,7 @@ def _dump(link: socket.socket, family: int) -> Iterator[tuple[int, Connection]]:
             at += (length + 3) & ~3
 
 
-def _connection(message: bytes) -> Iterator[tuple[int, Connection]]:
+def _connection(message: bytes) -> Iterator[tuple[int, TcpConnection]]:
     ports = struct.unpack_from("!HH", message, 20)
     (inode,) = struct.unpack_from("=I", message, 84)
     at = 88
@@ -85,5 +85,5 @@ def _connection(message: bytes) -> Iterator[tuple[int, Connection]]:
         length, kind = struct.unpack_from("=HH", message, at)
         if kind == _INFO and length >= 4 + _BYTES_AT + 16:
             acknowledged, received = struct.unpack_from("=QQ", message, at + 4 + _BYTES_AT)
-            yield inode, Connection(bytes=acknowledged + received, ports=(ports[0], ports[1]))
+            yield inode, TcpConnection(bytes=acknowledged + received, ports=(ports[0], ports[1]))
         at += max(4, (length + 3) & ~3)

@@ -113,7 +113,7 @@ class RankSignsReader:
         self,
         signs: RankSigns,
         live: dict[int, Process],
-        held: dict[int, connections.Connection] | None,
+        held: dict[int, connections.TcpConnection] | None,
         now: float,
         *,
         late: bool,
@@ -194,7 +194,9 @@ def _io_bytes(process: int) -> int:
     return sum(int(rows[name]) for name in ("rchar", "wchar") if rows.get(name, "").isdecimal())
 
 
-def _sent(held: dict[int, connections.Connection] | None, sockets: Sequence[int] | set[int], port: int) -> int | None:
+def _sent(
+    held: dict[int, connections.TcpConnection] | None, sockets: Sequence[int] | set[int], port: int
+) -> int | None:
     if held is None:
         return None
     return sum(held[one].bytes for one in sockets if one in held and port not in held[one].ports)
