@@ -13,9 +13,11 @@ from contract.checkpoint import decode_manifest
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
 from contract.downloads import decode_manifest as decode_download
 from contract.failures.classify import FailedRank, classify
+from contract.liveness import RankSigns
 from contract.log_lines import EVENT_MARK, split_rank
+from contract.result_files import ResultFile, ResultFiles
 from orchestrator.checks.failure import generation_failure, generation_failures
-from orchestrator.checks.hang import describe_hang, describe_waits, rank_stacks, timestamp
+from orchestrator.checks.hang import describe_waits, liveness_reports, rank_places, rank_waited_for, timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.nodes.interface import Completed
@@ -43,9 +45,19 @@ from orchestrator.specs.inventory_files.inventory_import import from_hostfile, f
 from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import (
+    CheckpointEntry,
+    ClaimEntry,
+    StartedEntry,
+    decode_entry,
+    encode_entry,
+    fold,
+)
 from tests import lan
+from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
-from trainer.agent.messages import read_order, read_report
+from trainer.agent.messages import Ready, Report, SignsReport, as_message, read_order, read_report
+from trainer.agent.output_reader import read_figures
 from trainer.agent.place import kubernetes_seat, slurm_seat
 from trainer.agent.rank_exit import read_rank_exit
 from trainer.errors import ConfigurationError
@@ -63,6 +75,10 @@ class Reader:
     declared: tuple[type[Exception], ...] = (OrchError,)
 
 
+def _message(message: Report | Order) -> str:
+    return json.dumps(as_message(message))
+
+
 def _answer(text: str, code: int = 0) -> Completed:
     return Completed(node="alpha", argv=("program",), exit_code=code, stdout=text, stderr=text)
 
@@ -75,7 +91,8 @@ def _shown(text: str) -> None:
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
     recovery_line(said).encode()
-    list(describe_hang(rank_stacks([said]), lan.plan()))
+    rank_waited_for(liveness_reports([said]), rank_places([said]))
+    read_figures(text)
     generation_failures([said])
     describe_waits([said], [])
     if event:
@@ -159,6 +176,18 @@ CHECKPOINT = (
     "file=7 1700000000 state.pt\nfile=99 1700000000 manifest.json\nsha256=" + "a" * 64 + "\nmanifest="
     + json.dumps({"step": 7, "files": {"state.pt": {"bytes": 7, "sha256": "b" * 64}}}) + "\n"
 )  # fmt: skip
+SIGNS = SignsReport(generation=1, signs=(RankSigns(rank=0, groups={"0": (3, 2)}, line="a.py:1 in f", cpu=0.5),))
+RESULTS = ResultFiles(files=(ResultFile(path="code/out/last.pt", size=7, modified_us=1),))
+RECORD = "".join(
+    map(
+        encode_entry,
+        (
+            ClaimEntry(attempt=0, id="a" * 32, nodes=("alpha",)),
+            StartedEntry(attempt=0, containers={"alpha": "c1"}),
+            CheckpointEntry(attempt=0, step=7, sha256="b" * 64, node="alpha"),
+        ),
+    )
+)
 INVENTORY = "defaults: {user: ana}\nnodes:\n  alpha: {address: 10.0.0.1, port: 22}\n  n[1-3]: {address: 'h[1-3].lan'}\n"
 SSH = "Host alpha beta-*\n  HostName 10.0.0.1\n  Port 22\n  User ana\n  ProxyJump gate\nHost gate\n  HostName g.lan\n"
 INI = "[gpu]\nalpha ansible_host=10.0.0.1 ansible_port=2\nm[1:3] ansible_user=ana\n[gpu:vars]\nx=1\n[a:children]\ngpu\n"
@@ -200,11 +229,13 @@ def readers() -> Mapping[str, Reader]:
         "torch": Reader(read=_completed(torch_probe.parse_probe), texts=[TORCH]),
         "report": Reader(read=lambda text: read_report(_bytes(text), ["alpha"]), declared=(ValueError,),
                          texts=['{"ready": {"generation": 1}}', json.dumps({"ended": {"rank_exit": RANK_EXIT}}),
-                                '{"ping": {}}']),
-        "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha"]), declared=(ValueError,),
+                                '{"ping": {}}', _message(SIGNS), _message(Ready(generation=1, results=RESULTS))]),
+        "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha", "beta"]), declared=(ValueError,),
                         texts=['{"start": {"generation": 1}}', json.dumps({"end": {"rank_exit": RANK_EXIT}}),
                                json.dumps({"restart": {"generation": 2, "cause": RANK_EXIT, "restarts_left": 1,
-                                                       "pause_s": 2.0}})]),
+                                                       "pause_s": 2.0}}),
+                               _message(CopyFiles(node_rank=1, files=RESULTS.files))]),
+        "record": Reader(read=lambda text: fold(map(decode_entry, text.splitlines())), texts=[RECORD]),
         "greeting": Reader(read=_greeted, declared=(ValueError,), texts=[
             json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
         "rank exit": Reader(read=lambda text: read_rank_exit("alpha", 1, text.splitlines(), first_rank=0),
