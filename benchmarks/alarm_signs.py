@@ -20,8 +20,9 @@ from typing import Any
 
 from contract import liveness, liveness_watch
 from contract.json_reader import from_json
-from contract.liveness import LivenessLimits, RankSigns
+from contract.liveness import LivenessLimits
 from contract.liveness_watch import LivenessReport, LivenessWatch
+from contract.rank_signs import RankSigns
 
 _DEFAULTS = asdict(RankSigns(rank=0))
 _SHORT = {"age_s": 1, "cpu": 3, "stood_s": 1, "io_bytes_s": 0}
@@ -109,7 +110,7 @@ def messages(recorded: Recorded, rules: ModuleType = liveness, watching: ModuleT
     limits = rules.LivenessLimits.scaled(recorded.certain_s)
     watch = watching.LivenessWatch(limits, 0.0, independent=recorded.independent)
     for at, signs, ended in recorded.looks:
-        for report in watch.look([rules.RankSigns(**values) for values in signs], at, ended):
+        for report in watch.look([RankSigns(**values) for values in signs], at, ended):
             again = isinstance(report, watching.ProgressAgain)
             yield f"· progress again after {report.seconds:.0f} s" if again else _line(report)
     if recorded.over_s is not None and (summary := watch.summary(recorded.over_s)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -53,7 +52,7 @@ def _read(hint: Any, value: Any, name: str, most: int) -> Any:
     if hint in (str, bool) and isinstance(value, hint):
         return value
     number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    if hint in (int, float) and number and math.isfinite(value) and abs(value) <= MAX_NUMBER:
+    if hint in (int, float) and number and abs(value) <= MAX_NUMBER:  # false for NaN; an int may be too large to be one
         return hint(value)
     if isinstance(value, Mapping) and hasattr(hint, "__dataclass_fields__"):
         return from_json(hint, value, where=name, most=most)

@@ -6,11 +6,14 @@ the run. Agents report signs, the coordinator alone decides, and nothing is repo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-BUSY, IDLE, ALL_IDLE = 0.2, 0.01, 0.02
-"""CPU seconds per second: from here on a rank computes; below it is idle; below, where no rank waits for another."""
+from contract.rank_signs import BUSY, IDLE, RankSigns
+from contract.rank_words import are, elements, have, place, ranks
+
+ALL_IDLE = 0.02
+"""CPU seconds per second below which a rank is idle where no rank waits for another."""
 IO_BYTES_S = 10_000
 """Bytes per second from which a rank reads or writes; below, a connection carries nothing but keep-alive messages."""
 FIRST_STEP, ENOUGH_STEPS, MANY_STEPS = 5, 50, 1000
@@ -23,94 +26,9 @@ SCALARS = 16
 BYTES_A_STEP = 64
 BYTES_A_COLLECTIVE = 1024
 """Bytes on the connections of a rank from which it may exchange by other means: gloo does not record send and recv."""
-OTHER_LIBRARIES = frozenset({"horovod", "ray", "mpi4py", "hivemind"})
-"""Packages that exchange gradients without torch.distributed."""
 INIT = "init_process_group"
 NAMED = 3
 """Ranks that a sentence describes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankSigns:
-    """Signs of one rank: its own status, written every second, and its process, read from /proc."""
-
-    rank: int
-    node: str = ""
-    process: int = 0
-    world: int = 1
-    """Number of ranks, as this one knows it."""
-    age_s: float | None = None
-    """Seconds since its status was written; None: it writes none (no torch yet, another Python, `python -I`)."""
-    optimizer_steps: int = 0
-    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Process group → number of collectives that were entered, and that are completed."""
-    store_port: int = 0
-    """Port of torch's store, on whose connections no gradient travels."""
-    in_group: bool = False
-    """Whether a process group exists."""
-    call: str = ""
-    """Call into torch.distributed that its main thread is in."""
-    line: str = ""
-    """The user's line: `FILE:LINE in FUNCTION`."""
-    importing: str = ""
-    """Package that it is importing."""
-    gpu: bool = False
-    """Whether it uses CUDA: then CPU time says nothing, as a wait may spin."""
-    largest: int | None = None
-    """Elements of the largest tensor in the recorded collectives; None: not looked at, or none is recorded."""
-    looked_at: int = 0
-    """Optimizer steps at which these were read last."""
-    libraries: tuple[str, ...] = ()
-    """Those of `OTHER_LIBRARIES` that it has imported."""
-    work: int = 0
-    """Units of work that the trainer has noted."""
-    step: int = 0
-    part: str = ""
-    exchange: str = ""
-    """The collective that the trainer has noted."""
-    left_out: bool = False
-    """Whether it takes no part in the training."""
-    cpu: float | None = None
-    """CPU seconds per second of the process and its descendants; None: not known."""
-    stood_s: float = 0.0
-    """Seconds for which its process, without descendants, has used less than `IDLE`: a thread that waits for the
-    interpreter uses 0.5 %."""
-    io_bytes_s: float = 0.0
-    """Bytes that it reads and writes per second, also on connections."""
-    sent_bytes: int | None = None
-    """Bytes on its TCP connections so far, without the store's; None: not known."""
-    state: str = ""
-    """The kernel's letter: T stopped, D held by a disk or a driver."""
-    sleeps: bool = False
-    """Whether its main thread is in a timed sleep."""
-    listens: bool = False
-    """Whether it waits for connections, as a server does."""
-    lines: int = 0
-    """Lines that the ranks of its node have written."""
-
-    @property
-    def name(self) -> str:
-        return f"rank {self.rank} on {self.node}"
-
-    @property
-    def completed(self) -> int:
-        return sum(completed for _, completed in self.groups.values())
-
-    @property
-    def pending(self) -> frozenset[tuple[str, int]]:
-        """Group and number of each collective that it has entered and that is not completed."""
-        return frozenset((name, entered) for name, (entered, completed) in self.groups.items() if entered > completed)
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for other ranks."""
-        waiting = self.call or self.exchange or self.pending
-        return bool(waiting) and (self.gpu or self.cpu is None or self.cpu < BUSY)
-
-    @property
-    def progress(self) -> tuple[int, ...]:
-        """Changes with each piece of work."""
-        return self.process, int(self.in_group), self.optimizer_steps, self.completed, self.work, self.lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +171,7 @@ def _not_joined(part: Sequence[RankSigns], still_s: float) -> LivenessDecision |
     if not forming or not missing or len(forming) + len(missing) < len(part):
         return None
     one = missing[0]
-    where = f" ({_place(one)})" if one.line else ""
+    where = f" ({place(one.line)})" if one.line else ""
     at = f" it is importing {one.importing}{where}" if one.importing else f" it is at {one.line}" if one.line else ""
     return LivenessDecision(
         rule="not joined", is_fault=False, text=f"{one.name} has not reached {INIT}" + (f":{at}" if at else ""),
@@ -267,7 +185,7 @@ def _all_wait(part: Sequence[RankSigns], history: LivenessHistory) -> LivenessDe
     still_s = history.still_s
     gone = sorted(rank for rank in history.ended if rank not in numbers)
     if gone:
-        text = f"{_waiting_where(part)}, for {ranks(gone)}, which {_have(gone)} ended"
+        text = f"{_waiting_where(part)}, for {ranks(gone)}, which {have(gone)} ended"
         return LivenessDecision(
             rule="ended", is_fault=True, restarts=True, text=text, ranks=tuple(gone), seconds=still_s
         )
@@ -320,7 +238,7 @@ def _awaited(one: RankSigns, *, named: bool) -> str:
     collectives = " and ".join(f"{number} of group {name or 0}" for name, number in sorted(one.pending))
     call = one.call if named and one.call else "collective"
     awaited = f"{call} {collectives}" if collectives else one.exchange or one.call
-    return awaited + (f" ({_place(one)})" if one.line else "")
+    return awaited + (f" ({place(one.line)})" if one.line else "")
 
 
 def _waited_for(
@@ -333,7 +251,7 @@ def _waited_for(
     blamed = idle or asleep or others
     waits = tuple(one.rank for one in waiting)
     for_whom = "it" if len(blamed) == 1 else "them"
-    last = f"; {ranks(waits)} {_are(waits)} waiting for {for_whom}" if waits else ""
+    last = f"; {ranks(waits)} {are(waits)} waiting for {for_whom}" if waits else ""
     told = ", ".join(_busy_at(one, kinds[one.rank], still_s, limits) for one in blamed[:NAMED])
     more = f" and {len(blamed) - NAMED} more" if len(blamed) > NAMED else ""
     return LivenessDecision(
@@ -369,7 +287,7 @@ def _busy_at(one: RankSigns, kind: str, still_s: float, limits: LivenessLimits) 
     at = f" at {one.line}" if one.line else ""
     cpu = f"{100 * one.cpu:.0f} % CPU" if one.cpu is not None else "CPU unknown"
     if _is_stale(one, limits):
-        last = f", last Python line {_place(one)}" if one.line else ""
+        last = f", last Python line {place(one.line)}" if one.line else ""
         return f"{one.name} has been in native code for {one.age_s:.0f} s ({cpu}){last}"
     if kind == "reading":
         rate = one.io_bytes_s / 1e6
@@ -422,45 +340,6 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         return None
     return LivenessDecision(
         rule="scalars", is_fault=True, ranks=numbers, fix=INDEPENDENT_FIX,
-        text=f"the ranks exchange only scalars ({collectives:,} collectives, at most {_elements(largest)}): "
+        text=f"the ranks exchange only scalars ({collectives:,} collectives, at most {elements(largest)}): "
         "no gradients",
     )  # fmt: skip
-
-
-# ── Words ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def position_line(rank: int, node: str, *, line: str = "", step: int | None = None, cpu: float | None = None) -> str:
-    """`rank 1 beta  train.py:88 evaluate  step 1,204  98 % CPU`."""
-    at = line.replace(" in ", " ", 1) or "position unknown"
-    parts = [f"rank {rank} {node}", at]
-    parts += [f"step {step:,}"] if step else []
-    parts += [f"{100 * cpu:.0f} % CPU"] if cpu is not None else []
-    return "  ".join(parts)
-
-
-def ranks(numbers: Collection[int]) -> str:
-    """`rank 3`, `ranks 0, 2`, `ranks 0-7`."""
-    ordered = sorted(numbers)
-    starts = [number for number in ordered if number - 1 not in ordered]
-    ends = [number for number in ordered if number + 1 not in ordered]
-    parts = []
-    for start, end in zip(starts, ends, strict=True):
-        parts += [f"{start}"] if start == end else [f"{start}, {end}"] if end == start + 1 else [f"{start}-{end}"]
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
-
-
-def _are(numbers: Collection[int]) -> str:
-    return "are" if len(numbers) > 1 else "is"
-
-
-def _have(numbers: Collection[int]) -> str:
-    return "have" if len(numbers) > 1 else "has"
-
-
-def _place(one: RankSigns) -> str:
-    return one.line.partition(" in ")[0]
-
-
-def _elements(number: int) -> str:
-    return f"{number} element{'s' if number > 1 else ''}"

@@ -6,15 +6,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.liveness import (
-    FIRST_STEP,
-    LivenessDecision,
-    LivenessHistory,
-    LivenessLimits,
-    RankSigns,
-    TrainingSoFar,
-    decide,
-)
+from contract.liveness import FIRST_STEP, LivenessDecision, LivenessHistory, LivenessLimits, TrainingSoFar, decide
+from contract.rank_signs import RankSigns
 
 EXCHANGE_RULES = ("apart", "scalars")
 

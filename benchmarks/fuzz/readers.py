@@ -13,7 +13,7 @@ from contract.checkpoint import decode_manifest
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
 from contract.downloads import decode_manifest as decode_download
 from contract.failures.classify import FailedRank, classify
-from contract.liveness import RankSigns
+from contract.rank_signs import RankSigns
 from contract.log_lines import EVENT_MARK, split_rank
 from contract.result_files import ResultFile, ResultFiles
 from orchestrator.checks.failure import generation_failure, generation_failures
@@ -45,14 +45,8 @@ from orchestrator.specs.inventory_files.inventory_import import from_hostfile, f
 from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.journal import (
-    CheckpointEntry,
-    ClaimEntry,
-    StartedEntry,
-    decode_entry,
-    encode_entry,
-    fold,
-)
+from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, StartedEntry, decode_entry, encode_entry
+from orchestrator.state.journal_fold import fold
 from tests import lan
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome

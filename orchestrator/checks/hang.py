@@ -22,9 +22,9 @@ from contract.events import (
 )
 from contract.failures.classify import matches
 from contract.failures.tracebacks import LIBRARY
-from contract.liveness import position_line
 from contract.liveness_watch import EXCHANGE_RULES
 from contract.log_lines import readable
+from contract.rank_words import position_line
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 

@@ -23,9 +23,9 @@ from contract.events import (
 from contract.liveness_watch import EXCHANGE_RULES
 from contract.resources import ResourceUsage
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.output_progress import UNITS, newest_output, output_warning, output_words, remaining_s
 from orchestrator.checks.progress import with_figures
-from orchestrator.checks.stragglers import Straggler, share_of, straggler
+from orchestrator.checks.stragglers import Straggler, straggler
+from orchestrator.render.live_figures import PrintedProgress, reported, worst_state
 from orchestrator.render.printable import printable
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.past_run import PastRun
@@ -198,51 +198,6 @@ def _age_s(time: str, now: float) -> float:
     return age if 0 <= age <= MOST_AGE_S else 0.0
 
 
-def _reported(last: ProgressEvent, step: ProgressEvent | None) -> dict[str, Any]:
-    """Fields of `LiveRun` that events of the program report: its newest one, and its newest step."""
-    newest = step or last
-    return {
-        "step": last.step,
-        "final_step": last.final_step,
-        "loss": newest.loss if last.loss is None else last.loss,
-        "per_s": newest.per_s,
-        "unit": printable(newest.unit or "samples"),
-        "of_forecast": last.of_forecast,
-        "waiting": share_of(newest, "waiting"),
-        "exchanging": share_of(newest, "exchanging"),
-    }
-
-
-class _Printed:
-    """Progress that was read from the output."""
-
-    def __init__(self) -> None:
-        self.event: OutputProgress | None = None
-        self.at = 0.0
-        """Time of the event by the clock that measures ages."""
-        self._warning = ""
-
-    def take(self, event: OutputProgress, at: float) -> str:
-        """Take an event into account; a warning about it that the one before did not give, otherwise empty."""
-        self.event = newest_output([event], self.event)
-        if self.event is not event:
-            return ""
-        before, self._warning, self.at = self._warning, output_warning(event), at
-        return self._warning[2:] if self._warning != before else ""
-
-    def figures(self, now_s: float, *, running: bool) -> dict[str, Any]:
-        """Fields of `LiveRun`."""
-        event, age = self.event or OutputProgress(), max(0.0, now_s - self.at)
-        known = event.unit in UNITS
-        return {
-            "output": output_words(event, running=running, age_s=age),
-            "remaining_s": remaining_s(event, age) if running else None,
-            "loss": event.loss,
-            "per_s": event.per_s if known else None,
-            "unit": (event.unit or "") if known else "",
-        }
-
-
 class LiveModel:
     """Facts of a run and its nodes so far. One thread at a time may use it."""
 
@@ -262,7 +217,7 @@ class LiveModel:
         self._looked = False
         self._last: ProgressEvent | None = None
         self._step: ProgressEvent | None = None
-        self._printed = _Printed()
+        self._printed = PrintedProgress()
         self._progressed = 0.0
         self._losses: deque[float] = deque(maxlen=LOSSES)
         self._faults: deque[Fault] = deque(maxlen=FAULTS)
@@ -347,7 +302,7 @@ class LiveModel:
     def _forget(self, forecast: Forecast | None) -> None:
         """Begin with another run, perhaps an older one: its lines may be older than those that were read."""
         self._last = self._step = None
-        self._printed = _Printed()
+        self._printed = PrintedProgress()
         self._losses.clear()
         self._faults.clear()
         self._restarts, self._restarting, self._said = 0, False, ("", "")
@@ -475,7 +430,7 @@ class LiveModel:
         if last:
             left = last.remaining_s
             figures = {
-                **_reported(last, step),
+                **reported(last, step),
                 "step_age_s": age if self._run else None,
                 "remaining_s": max(0.0, left - age) if left is not None and left >= 0 and self._moves(age) else None,
                 "losses": tuple(self._losses),
@@ -509,10 +464,7 @@ class LiveModel:
             return ""
         states = {node.state for node in self._nodes.values() if node.rank is not None}
         unseen = {member.state.value for member in self._run.members if member.node not in self._nodes}
-        for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED, State.QUEUED, State.STOPPED):
-            if worst.value in states | unseen:
-                return str(worst.value)
-        return State.SUCCEEDED.value
+        return worst_state(states | unseen)
 
     def _compute_s(self) -> dict[str, float]:
         """Seconds of the slowest rank of each node."""

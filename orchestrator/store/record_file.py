@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.nodes.state_files import open_private
-from orchestrator.state.journal import Journal, JournalEntry, decode_entry, encode_entry, fold
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import JournalEntry, decode_entry, encode_entry
+from orchestrator.state.journal_fold import fold
 
 NAME = "record.jsonl"
 

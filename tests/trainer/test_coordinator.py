@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contract.events import LivenessReported, NodesRecovered, NodesStalled, OutputsMissing, WaitingForNodes
 from contract.failures.owners import Outcome
-from contract.liveness import RankSigns
+from contract.rank_signs import RankSigns
 from contract.result_files import COPY_LIMIT_BYTES, ResultFile, ResultFiles
 from trainer.agent.coordinator import (
     LONG_SETTLE_S,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract.liveness import RankSigns
+from contract.rank_signs import RankSigns
 from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFile, ResultFiles, bounded
 from tests.each_case import failures_of
 from trainer.agent.coordinator import CopyFiles, EndRun, ReportStacks, RestartRanks, StartRanks

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from tests.each_case import failures_of
-from trainer.agent.rank_signs import LONGEST, RankSignsReader
+from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.rank_status import FOLDER
+from trainer.agent.status_files import LONGEST
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

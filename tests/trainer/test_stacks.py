@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contract.events import RankPosition
-from contract.liveness import RankSigns
+from contract.rank_signs import RankSigns
 from trainer.agent import heartbeat, rank_status, stacks
 from trainer.agent.ranks import frozen, with_stacks
 from trainer.agent.stacks import Stack, main_thread

@@ -22,7 +22,7 @@ from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.plan import Plan
-from orchestrator.state.journal import ClaimEntry
+from orchestrator.state.journal_entries import ClaimEntry
 from tests import lan
 from tests.each_case import failures_of
 

@@ -11,14 +11,14 @@ from threading import Thread
 import pytest
 
 from contract.checkpoint import StartPoint
-from orchestrator.state.journal import (
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
     CopiedEntry,
     EndEntry,
     ForecastEntry,
     HookEntry,
-    Journal,
     JournalEntry,
     RefusedEntry,
     RunEntry,
@@ -27,8 +27,8 @@ from orchestrator.state.journal import (
     TakeoverEntry,
     decode_entry,
     encode_entry,
-    fold,
 )
+from orchestrator.state.journal_fold import fold
 from orchestrator.store.record_file import RecordFile
 
 A, B, C = "aa" * 32, "bb" * 32, "cc" * 32

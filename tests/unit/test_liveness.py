@@ -6,18 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from contract.liveness import (
-    LivenessDecision,
-    LivenessHistory,
-    LivenessLimits,
-    RankSigns,
-    TrainingSoFar,
-    decide,
-    is_frozen,
-    position_line,
-    ranks,
-)
+from contract.liveness import LivenessDecision, LivenessHistory, LivenessLimits, TrainingSoFar, decide, is_frozen
 from contract.liveness_watch import LivenessWatch, ProgressAgain
+from contract.rank_signs import RankSigns
+from contract.rank_words import position_line, ranks
 from tests.each_case import failures_of
 
 NAMES = ("alpha", "beta", "gamma")

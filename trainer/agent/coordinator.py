@@ -18,8 +18,9 @@ from contract.events import (
     WaitingForNodes,
 )
 from contract.failures.owners import FINAL
-from contract.liveness import LivenessDecision, LivenessLimits, RankSigns
+from contract.liveness import LivenessDecision, LivenessLimits
 from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain
+from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
 from trainer.agent.file_lists import RESULTS, FileLists
 from trainer.agent.rank_exit import LONGEST, RankExit, root_cause

@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from contract.liveness import LivenessLimits, RankSigns
+from contract.liveness import LivenessLimits
+from contract.rank_signs import RankSigns
 from contract.result_files import ResultFiles
 from trainer.agent.coordinator import GONE, Coordinator, CopyFiles, EndRun, Notice, Order, RestartPolicy, RestartRanks
-from trainer.agent.file_stream import FileCopy, FileServer
+from trainer.agent.file_copies import FileCopy, FileServer
 from trainer.agent.handshake import FILES, MESSAGES, Greeting, draw, read_asked, read_token, read_welcome
 from trainer.agent.listener import (
     GREETING_S,

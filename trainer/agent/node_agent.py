@@ -27,7 +27,7 @@ from contract.result_files import ResultFiles
 from trainer.agent.coordinator import CopyFiles, EndRun, Notice, Order, ReportStacks, RestartRanks, StartRanks
 from trainer.agent.coordinator_link import CoordinatorClient, CoordinatorLink, CoordinatorServer
 from trainer.agent.exit_record import ExitRecord
-from trainer.agent.file_stream import FileCopy
+from trainer.agent.file_copies import FileCopy
 from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
 from trainer.agent.place import PlaceFiles

@@ -79,6 +79,20 @@ def all_processes() -> list[Process]:
     return [process for process in map(_read, pids) if process]
 
 
+def io_bytes(pid: int) -> int:
+    """Bytes that a process has read and written so far, in files and on connections (proc(5))."""
+    rows = dict(line.split(": ", 1) for line in proc_text(pid, "io").splitlines() if ": " in line)
+    return sum(int(rows[name]) for name in ("rchar", "wchar") if rows.get(name, "").isdecimal())
+
+
+def proc_text(pid: int, name: str) -> str:
+    """The text of a file below /proc; empty: it cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def _read(pid: int) -> Process | None:
     """The process with this number, None if there is none (proc(5))."""
     try:

@@ -20,8 +20,9 @@ from typing import IO, Any
 
 from contract import environment
 from contract.events import LineRedrawn, OutputProgress, RankPosition, StacksTaken, encode_event
-from contract.liveness import RankSigns, is_frozen
+from contract.liveness import is_frozen
 from contract.log_lines import rank_prefix
+from contract.rank_signs import RankSigns
 from trainer.agent import at_start, processes, rank_status
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
 from trainer.agent.options import AgentOptions

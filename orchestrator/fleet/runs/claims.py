@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Completed, Node
 from orchestrator.specs.errors import ConflictError, OrchError
-from orchestrator.state.journal import ClaimEntry
+from orchestrator.state.journal_entries import ClaimEntry
 
 TAKEN, STOPPED = 17, 19
 """Exit codes of the script: another claim of this attempt or of a later one; the run was stopped."""

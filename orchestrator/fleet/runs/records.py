@@ -31,15 +31,14 @@ from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
-from orchestrator.state.journal import (
+from orchestrator.state.journal import Journal, JournalAttempt
+from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
     CopiedEntry,
     EndEntry,
     ForecastEntry,
     HookEntry,
-    Journal,
-    JournalAttempt,
     JournalEntry,
     RefusedEntry,
     RunEntry,

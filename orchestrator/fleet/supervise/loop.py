@@ -28,7 +28,7 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import Replanned, RunLine
-from orchestrator.state.journal import ClaimEntry, Why
+from orchestrator.state.journal_entries import ClaimEntry, Why
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""

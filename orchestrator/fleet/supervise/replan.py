@@ -31,7 +31,7 @@ from orchestrator.specs.labels import understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.run import State
-from orchestrator.state.journal import ClaimEntry, Why
+from orchestrator.state.journal_entries import ClaimEntry, Why
 
 CLEAR_S = 30.0
 
