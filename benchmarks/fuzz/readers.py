@@ -13,8 +13,8 @@ from contract.checkpoint import decode_manifest
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
 from contract.downloads import decode_manifest as decode_download
 from contract.failures.classify import FailedRank, classify
-from contract.rank_signs import RankSigns
 from contract.log_lines import EVENT_MARK, split_rank
+from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
 from orchestrator.checks.failure import generation_failure, generation_failures
 from orchestrator.checks.hang import describe_waits, liveness_reports, rank_places, rank_waited_for, timestamp
