@@ -132,15 +132,15 @@ def train(place: RankInfo, last: int, every: int = 20) -> None:
             events.emit(StepDone(step=step, loss=_loss(state), per_s=1 / STEP_S, unit="steps", final_step=last))
             events.say(f"step {step}/{last}  loss {_loss(state):.4f}")
             if stop or step % every == 0 or step == last:
-                _save(root, place.run_id, events, state, step)
+                _save(root, place, events, state, step)
     events.emit(TrainingStopped(step=step) if stop else TrainingDone(step=step))
     events.say(f"{'stopped' if stop else 'done'}: step {step}")
 
 
-def _save(root: Path, run_id: str, events: Events, state: bytes, step: int) -> None:
-    manifest = CheckpointManifest(step=step, run_id=run_id)
+def _save(root: Path, place: RankInfo, events: Events, state: bytes, step: int) -> None:
+    manifest = CheckpointManifest(step=step, run_id=place.run_id, attempt=place.attempt)
     saved = checkpoint.publish(checkpoint.write(root, manifest, lambda file: file.write(state * COPIES), {}))
-    events.emit(CheckpointWritten(step=step, path=str(saved.path), verified=not saved.problem))
+    events.emit(CheckpointWritten(step=step, path=str(saved.path), verified=not saved.problem, sha256=saved.sha256))
     checkpoint.prune(root, step, Keep())
 
 
