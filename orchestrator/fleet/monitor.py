@@ -21,7 +21,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.usage_probe import samples
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.run import Run
+from orchestrator.specs.run import Run, State
 from orchestrator.specs.run_events import NodeSampled, NodeSilent, RunFound, RunLine, Tick, WatchEvent
 
 LOOK_EVERY_S = 10.0
@@ -132,7 +132,9 @@ class FleetWatch:
             try:
                 run = self._look()
                 if run and run.is_going:
-                    self._follow(run)
+                    # Of a launch that is under way not all containers are there: the others would count as lost.
+                    if all(member.state is not State.CREATED for member in run.members):
+                        self._follow(run)
                     self._pause(FIRST_PAUSE_S)  # the next attempt may be on its way
                     continue
             except ConfigError as error:  # several runs begin so, or none does

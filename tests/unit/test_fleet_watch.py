@@ -158,3 +158,19 @@ def test_a_run_that_only_this_computer_knows(made: list[Watching]) -> None:
 
 def _broken(argv: object, *, timeout_s: float = 0) -> Iterator[bytes]:
     raise ZeroDivisionError("broken")
+
+
+def test_a_launch_that_is_under_way_is_looked_at_again(made: list[Watching]) -> None:
+    """The first node's container is made alone: a watch that follows it would show the others as lost to the end."""
+    here = lan.lan(*THREE, ends_with=None)
+    parts = {part.node: part.container for part in lan.plan(THREE).nodes}
+    first, *others = THREE
+    ids = {first: here.nodes[first].engine.create(parts[first])}
+    watching = begun(made, here)
+    watching.until(lambda shown: shown.run and shown.run.state == "lost")
+    ids |= {name: here.nodes[name].engine.create(parts[name]) for name in others}
+    for name, id in ids.items():
+        here.nodes[name].engine.start(id)
+    shown = watching.until(lambda shown: {node.state for node in shown.nodes} == {"running"})
+    assert shown.run is not None
+    assert shown.run.state == "running"
