@@ -7,7 +7,7 @@ the run. Agents report signs, the coordinator alone decides, and nothing is repo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contract.rank_signs import BUSY, IDLE, RankSigns
 from contract.rank_words import are, elements, have, place, ranks
@@ -132,10 +132,16 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         return decision
     if any(one.state in ("T", "D") and _is_stale(one, limits) for one in part):
         return None  # it is about to be reported as held; its status is that of a moment before
+    if any(one.gpu for one in part) and still_s < max(limits.certain_s, 3 * history.longest_pause_s):
+        return None  # work that was enqueued may take its time, and numbers differ for a moment
     if not others:
         return _all_wait(part, history)
     if waiting:
-        return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
+        decision = _waited_for(others, waiting, still_s, limits) if still_s >= note_s else None
+        serves = not history.trained and any(
+            one.listens for one in others
+        )  # an inference server that waits for requests
+        return replace(decision, is_fault=False, restarts=False) if decision and serves else decision
     if still_s >= max(limits.all_idle_s, note_s) and (decision := _all_idle(part, history)):
         return decision
     native = [one for one in part if _is_native(one, limits) and (one.age_s or 0.0) >= limits.note_s]

@@ -55,6 +55,7 @@ class LivenessWatch:
         """Decide, and return the reports that are due: a fault at once, a note and a repetition each after twice the
         time, a recovery once. `ended`: ranks that have ended well."""
         self._newest |= {one.rank: one for one in signs}
+        ended = {*ended, *self._newest.keys() - {one.rank for one in signs}}  # alone, while others of its node work
         paused_s = self._count(signs, now)
         self.history = replace(
             self.history, still_s=now - self._since, ended=frozenset(ended), trained=self._trained(signs, now)
@@ -113,6 +114,8 @@ class LivenessWatch:
     def _due(self, decision: LivenessDecision | None, paused_s: float) -> tuple[LivenessReport, ...]:
         before = self._reported
         if decision is None:
+            if before and not paused_s and before.rule not in ("stopped", "blocked"):
+                return ()  # nothing has moved since: only a rate is above a limit for a moment
             self._reported, self._next_s = None, 0.0
             return (ProgressAgain(seconds=paused_s or self.history.still_s),) if before else ()
         new_fault = decision.is_fault and (

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 BUSY, IDLE = 0.2, 0.01
 """CPU seconds per second from which a rank computes, and below which it is idle."""
 
+MOST_RANKS = 256
+"""Maximum number of ranks of a node."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankSigns:

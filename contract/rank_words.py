@@ -16,7 +16,7 @@ def position_line(rank: int, node: str, *, line: str = "", step: int | None = No
 
 def ranks(numbers: Collection[int]) -> str:
     """`rank 3`, `ranks 0, 2`, `ranks 0-7`."""
-    ordered = sorted(numbers)
+    ordered = sorted(set(numbers))
     starts = [number for number in ordered if number - 1 not in ordered]
     ends = [number for number in ordered if number + 1 not in ordered]
     parts = []

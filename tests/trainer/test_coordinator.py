@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contract.events import LivenessReported, NodesRecovered, NodesStalled, OutputsMissing, WaitingForNodes
 from contract.failures.owners import Outcome
-from contract.rank_signs import RankSigns
+from contract.rank_signs import MOST_RANKS, RankSigns
 from contract.result_files import COPY_LIMIT_BYTES, ResultFile, ResultFiles
 from trainer.agent.coordinator import (
     LONG_SETTLE_S,
@@ -380,6 +380,15 @@ def test_a_node_speaks_for_its_own_ranks_alone() -> None:
     coordinator.signs(0, 1, [WAITS], 100)
     coordinator.signs(1, 1, [replace(WAITS, node="alpha"), IDLE], 100)
     assert [(one.rank, one.node) for one in coordinator._nodes[1].signs] == [(1, "beta")]
+
+
+def test_a_node_names_no_rank_twice_and_not_more_than_it_can_have() -> None:
+    coordinator = watched().meeting.coordinator
+    for begin in range(0, 3000, 200):
+        coordinator.signs(1, 1, [replace(IDLE, rank=rank) for rank in (*range(begin, begin + 200), begin)], 100)
+    assert len(coordinator._nodes[1].ranks) == MOST_RANKS
+    coordinator.signs(1, 1, [IDLE, IDLE], 100)
+    assert len(coordinator._nodes[1].signs) == 1
 
 
 def test_the_last_line_of_a_run_names_models_that_were_trained_apart() -> None:

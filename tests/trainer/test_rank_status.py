@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.each_case import failures_of
 from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.rank_status import FOLDER
-from trainer.agent.status_files import LONGEST
+from trainer.agent.status_files import LONGEST, read_statuses
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -155,3 +155,20 @@ def test_the_process_of_a_rank_is_read_from_the_kernel(tmp_path: Path) -> None:
         for rank in ranks:
             rank.kill()
             rank.wait()
+
+
+def test_statuses_of_ended_processes_displace_no_live_one(tmp_path: Path) -> None:
+    for process in range(1000, 1300):
+        written(tmp_path, process, in_group=True, optimizer_steps=500)
+    written(tmp_path, 57, in_group=False, optimizer_steps=3)
+    (found,) = read_statuses(tmp_path, 0, 2.0, live=[57])
+    assert (found.process, found.optimizer_steps) == (57, 3)
+
+
+def test_a_status_that_no_rank_would_write_is_left_out(tmp_path: Path) -> None:
+    written(tmp_path, 1, at=10**400)
+    (tmp_path / "2.status").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "3.status")
+    written(tmp_path, 4, groups={f"{number:03}" * 40: [1, 1] for number in range(100)})
+    (found,) = read_statuses(tmp_path, 0, 2.0)
+    assert (found.process, len(found.groups) <= 64, max(map(len, found.groups))) == (4, True, 64)

@@ -43,7 +43,11 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("hang_two_groups", "if _differ(part):", "if False:"),
     ("hang_two_collectives", "return missed or _calls_differ(part)", "return missed"),
     ("hang_cut_link", "if len(part) < max(one.world for one in part) or any(", "if True or any("),
-    ("hang_endless_loop", "return _waited_for(others, waiting, still_s, limits) if still_s >= note_s else", "return"),
+    (
+        "hang_endless_loop",
+        "decision = _waited_for(others, waiting, still_s, limits) if still_s >= note_s else",
+        "decision =",
+    ),
     ("hang_read", 'return "idle" if cpu < IDLE else "computing"', 'return "computing"'),
     ("hang_sleep", "    if one.sleeps:", "    if False:"),
     ("hang_all_idle", "(decision := _all_idle(part, history))", "(decision := None)"),

@@ -379,3 +379,38 @@ def test_words() -> None:
     )
     assert position_line(0, "alpha") == "rank 0 alpha  position unknown"
     assert [ranks(numbers) for numbers in ([3], [2, 0], [4, 0, 2, 1])] == ["rank 3", "ranks 0, 2", "ranks 0-2, 4"]
+
+
+def test_a_rank_that_is_named_twice_is_one() -> None:
+    assert ranks([1, 1, 2]) == "ranks 1, 2"
+
+
+def test_a_rate_that_rises_for_a_moment_is_no_progress() -> None:
+    watch = LivenessWatch(LivenessLimits(), 0)
+    stuck = [waits(rank) for rank in range(3)]
+    rates = {second: 20_000.0 * (second % 20) for second in range(0, 130, 10)}
+    moments = [(second, [replace(one, io_bytes_s=rate) for one in stuck]) for second, rate in rates.items()]
+    assert played(watch, *moments) == {40: ["network"], 120: ["network"]}
+
+
+def test_a_rank_that_ended_while_others_of_its_node_work_is_named() -> None:
+    watch = LivenessWatch(LivenessLimits(), 0)
+    everyone, rest = [waits(0), waits(1), signs(2)], [waits(0), waits(1)]
+    assert played(watch, (0, everyone), (5, rest), (40, rest)) == {40: ["ended"]}
+
+
+def test_a_server_that_waits_for_requests_is_no_fault() -> None:
+    decision = said([idle(0, listens=True), waits(1), waits(2)], 70)
+    assert decision is not None
+    assert (decision.is_fault, decision.restarts) == (False, False)
+    trains = said([idle(0, listens=True), waits(1), waits(2)], 70, trained=trained(50, 50))
+    assert trains is not None
+    assert trains.is_fault
+
+
+def test_enqueued_work_of_a_gpu_may_take_as_long_as_it_took_before() -> None:
+    pair = [waits(0, gpu=True, groups={"0": (503, 499)}), waits(1, gpu=True, groups={"0": (501, 499)})]
+    assert said(pair, 31, longest_pause_s=45) is None
+    late = said(pair, 140, longest_pause_s=45)
+    assert late is not None
+    assert late.rule == "deadlock"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from contract.events import (
+    RANK_LIMIT,
     LivenessReported,
     NodesEvent,
     NodesRecovered,
@@ -20,7 +21,7 @@ from contract.events import (
 from contract.failures.owners import FINAL
 from contract.liveness import LivenessDecision, LivenessLimits
 from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain
-from contract.rank_signs import RankSigns
+from contract.rank_signs import MOST_RANKS, RankSigns
 from contract.result_files import ResultFile, ResultFiles
 from trainer.agent.file_lists import RESULTS, FileLists
 from trainer.agent.rank_exit import LONGEST, RankExit, root_cause
@@ -112,6 +113,8 @@ class _NodeState:
     stalled: bool = False
     signs: tuple[RankSigns, ...] = ()
     signs_at: float | None = None
+    ranks: set[int] = field(default_factory=set)
+    """Numbers of its ranks in this generation."""
     rank_exit: RankExit | None = None
     results: ResultFiles | None = None
     copying_until: float = 0.0
@@ -187,11 +190,15 @@ class Coordinator:
         return self.tick(now)
 
     def signs(self, rank: int, generation: int, signs: Sequence[RankSigns], now: float) -> list[Order]:
-        """Signs of the ranks of a node. It speaks for its own ranks only: the first node that names a rank has it."""
+        """Signs of the ranks of a node. It speaks for its own ranks only, of which it has at most `MOST_RANKS`: the
+        first node that names a rank has it."""
         node = self._hear(rank, now)
         if generation == self.generation:
             others = {one.rank for other in self._nodes[:rank] for one in other.signs}
-            node.signs = tuple(replace(one, node=node.name) for one in signs if one.rank not in others)
+            own = {one.rank: replace(one, node=node.name) for one in signs if one.rank not in others}
+            new = sorted(own.keys() - node.ranks)[: max(0, MOST_RANKS - len(node.ranks))]
+            node.ranks.update(rank for rank in new if rank < RANK_LIMIT)
+            node.signs = tuple(one for rank, one in own.items() if rank in node.ranks)
             node.signs_at = now
         return []
 
@@ -321,6 +328,7 @@ class Coordinator:
         self._begun, self._watch = now, self._new_watch(now)
         for node in self._nodes:
             node.heard, node.rank_exit, node.signs, node.signs_at = now, None, (), None
+            node.ranks.clear()
         return [*orders, StartRanks(generation=self.generation)]
 
     def _wait(self, now: float) -> list[Order]:

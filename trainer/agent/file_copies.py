@@ -77,7 +77,10 @@ class FileCopy:
         self._connect, self._folder, self._files, self._upload = connect, folder, files, upload
         self._connected: socket.socket | None = None
         self._is_cancelled = False
-        Thread(target=self._run, daemon=True, name="files").start()
+        try:
+            Thread(target=self._run, daemon=True, name="files").start()
+        except RuntimeError as error:  # no thread is left
+            self.result = Received(problem=str(error))
 
     def cancel(self) -> None:
         """End the copy; an unfinished file is removed."""
@@ -93,7 +96,7 @@ class FileCopy:
                     _shut(self._connected)
                 self._connected.settimeout(STALL_S)
                 self.result = self._send(began) if self._upload else self._receive()
-        except (OSError, MisfitError) as error:
+        except Exception as error:  # whatever it is: the others wait for this node
             self.result = Received(seconds=time.monotonic() - began, problem=str(error)[:LONGEST_PROBLEM])
 
     def _receive(self) -> Received:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from contract.json_reader import from_json
-from contract.rank_signs import RankSigns
+from contract.rank_signs import MOST_RANKS, RankSigns
 from contract.result_files import COPY_LIMIT_BYTES, MAX_FILES, ResultFiles, read_result_files, within_limit
 from contract.result_paths import path_problem
 from trainer.agent.coordinator import (
@@ -21,7 +21,7 @@ from trainer.agent.coordinator import (
     StartRanks,
 )
 from trainer.agent.rank_exit import LONGEST, RankExit, from_values
-from trainer.agent.status_files import MOST_RANKS, bounded
+from trainer.agent.status_files import bounded
 
 MAX_GENERATIONS = 1_000_000
 MOST = 2**32

@@ -22,6 +22,8 @@ class RankSignsReader:
         """`folder`: where the ranks write. `every_s`: time between two looks."""
         self._folder, self._node, self._first_rank = folder, node, first_rank
         self._processes = RankProcesses(every_s)
+        self._ranks: frozenset[int] = frozenset()
+        """Processes of the ranks at the newest look."""
         self._sent: dict[int, int | None] = {}
         """Bytes that each rank had sent at the newest look."""
 
@@ -29,17 +31,20 @@ class RankSignsReader:
         """Signs of the ranks that live, by rank. `lines`: that they have written so far."""
         now = time.monotonic()
         live = {one.pid: one for one in processes.descendants(os.getpid())}
-        found = {one.rank: one for one in read_statuses(self._folder, self._first_rank, now) if one.process in live}
+        statuses = read_statuses(self._folder, self._first_rank, now, live)
+        found = {one.rank: one for one in statuses if one.process in live}
         # Ranks below other ranks are their workers, which inherit the variables.
         for rank, process in self._without_status(live, {one.process for one in found.values()}):
             found.setdefault(rank, RankSigns(rank=rank, process=process))
         signs = self._processes.look(found.values(), live, now)
         self._sent |= {one.rank: one.sent_bytes for one in signs}
+        self._ranks = frozenset(one.process for one in signs) or self._ranks
         return tuple(sorted((replace(one, lines=lines, node=self._node) for one in signs), key=lambda one: one.rank))
 
     def final(self, lines: int) -> tuple[RankSigns, ...]:
         """The last status of each rank, whether or not its process is still there."""
-        found = sorted(read_statuses(self._folder, self._first_rank, time.monotonic()), key=lambda one: one.rank)
+        statuses = read_statuses(self._folder, self._first_rank, time.monotonic(), self._ranks)
+        found = sorted(statuses, key=lambda one: one.rank)
         return tuple(replace(one, lines=lines, node=self._node, sent_bytes=self._sent.get(one.rank)) for one in found)
 
     def _without_status(self, live: dict[int, Process], known: set[int]) -> Iterable[tuple[int, int]]:

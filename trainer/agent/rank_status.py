@@ -85,6 +85,11 @@ class _Counter:
             if not torch.compiler.is_compiling():
                 self.steps += 1
 
+        def stepped_before_2_3(*_: object) -> None:
+            self.steps += 1
+
+        if not hasattr(getattr(torch, "compiler", None), "is_compiling"):
+            stepped = stepped_before_2_3
         optimizer.register_optimizer_step_post_hook(stepped)
 
 

@@ -274,8 +274,8 @@ def _checkpoint_to_resume(options: AgentOptions) -> str:
             set_later_aside=first,  # nodes may share a disk
         )
     except (ConfigurationError, OSError) as error:
-        if first and place.resume_from and isinstance(error, ConfigurationError):
-            raise
+        if first and place.resume_from:  # the others continue from it
+            raise error if isinstance(error, ConfigurationError) else ConfigurationError(str(error)) from error
         return ""  # another node may have an intact one; the damaged ones were named
     return str(found.entry) if found else ""
 
