@@ -64,12 +64,12 @@ class RecordFile:
 
     def _write(self, file: IO[bytes], entries: tuple[JournalEntry, ...]) -> None:
         size = os.fstat(file.fileno()).st_size
-        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-            file.write(b"\n")  # a crash cut the last line short
-        for entry in entries:
-            file.write(encode_entry(replace(entry, at=self.clock())).encode("ascii"))
-        file.flush()
+        cut_short = bool(size) and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        lines = "".join(encode_entry(replace(entry, at=self.clock())) for entry in entries).encode("ascii")
+        lines = b"\n" + lines if cut_short else lines
         try:
+            while lines:
+                lines = lines[os.write(file.fileno(), lines) :]
             os.fsync(file.fileno())
         except OSError:
             os.ftruncate(file.fileno(), size)  # no one has acted upon it yet

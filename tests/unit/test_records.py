@@ -17,9 +17,10 @@ from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
+from orchestrator.fleet.runs.records import RunRecord, plan_name, recorded_runs
 from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.nodes.fake import FakeEngine, FakeNode
+from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run_events import RunLine
 from tests import lan
 
@@ -219,3 +220,35 @@ def test_a_launch_that_was_undone_is_no_run() -> None:
     assert [run.reason for run in recorded_history()] == ["its launch was cut short"]
     record.forget_intent(0)
     assert (recorded_history(), record.folder.exists()) == ([], False)
+
+
+def test_a_start_that_is_repeated_keeps_the_claim_and_its_base() -> None:
+    """A supervisor that tries again, or adopts the run: another base would end the lineage."""
+    record, plan = RunRecord(lan.IDENTITY.run_id), lan.plan(lan.NAMES)
+    record.save_plan(plan)
+    later = replace(plan, attempt=1, claim="1" * 32)
+    record.save_plan(later)
+    base = record.journal.attempts[-1].claim.base
+    assert not record.save_intent(later)
+    record.save_plan(later, {"alpha": "c2"})
+    assert (record.journal.attempts[-1].claim.base, base) == (0, 0)
+
+
+def test_a_plan_of_another_claim_is_not_the_attempts() -> None:
+    record, plan = RunRecord(lan.IDENTITY.run_id), replace(lan.plan(lan.NAMES), claim="1" * 32)
+    record.save_intent(plan)
+    record.forget_intent(plan.attempt)
+    record.save_plan(replace(plan, claim="2" * 32))
+    file = record.folder / plan_name(plan.attempt)
+    file.write_text(to_json(plan))
+    assert record.plan() is None
+    assert "another claim" in record.unreadable
+
+
+def test_a_run_that_is_taken_over_again_keeps_its_end_and_its_lineage() -> None:
+    record = RunRecord(lan.IDENTITY.run_id)
+    plan = replace(lan.plan(lan.NAMES), claim="3" * 32)
+    record.save_takeover(plan, {"alpha": "c1"}, source="alpha", by="ana")
+    record.save_outcome("succeeded", "")
+    record.save_takeover(plan, {}, source="alpha", by="ana")
+    assert record.outcome() == ("succeeded", "")

@@ -168,8 +168,11 @@ def says_where(command: Sequence[str]) -> bool:
     return any(word.partition("=")[0] in SAYS_WHERE for word in command)
 
 
-def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str:
+def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str], *, unattended: bool = False) -> str:
     """Compare the checkpoints that a run reported with those still available: a sentence, empty where no step is lost.
+
+    `unattended`: by a supervisor, which has read all reports. Where there was none, a checkpoint that only a node knows
+    is no reason to end the run.
 
     ConfigError: every checkpoint that is left is damaged. PreflightError: no node that answers has one. A run never
     restarts from step 0 unasked.
@@ -185,7 +188,7 @@ def steps_lost(record: RunRecord, newest: Newest, command: Sequence[str]) -> str
             hint=f"the files stay as they are; {pulled}; {fresh_start}",
         )
     reported, node = _reported(record)
-    if newest.step is None and newest.in_question:
+    if newest.step is None and newest.in_question and (reported or not unattended):
         raise ConfigError(
             f"no checkpoint of run {record.run_id} that is on record on this computer is left",
             problems=[f"{node}: {text}" for node, text in unreported_lines(newest, record.run_id)],

@@ -120,8 +120,8 @@ class RunRecord(KeptLines):
         """
         replace_file(self.folder / plan_name(plan.attempt), to_json(plan))
         journal, id = self.journal, plan.claim
-        known = journal.pending
-        if known and (known.number, known.claim.id) == (plan.attempt, id):
+        known = journal.attempt(plan.attempt)
+        if known and known.claim.id == id and not known.refused:
             return False
         base = journal.current.number if journal.current else plan.attempt - 1 if plan.attempt else None
         nodes = tuple(part.node for part in plan.nodes)
@@ -152,7 +152,9 @@ class RunRecord(KeptLines):
         known = self.journal.attempt(plan.attempt)
         if not known or not known.is_open or self._read_plan(plan.attempt)[0] != plan:
             self.save_intent(plan)
-        self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers), resumes=plan.resumes))
+        taken_over = known is not None and known.started is not None and known.claim.why == "takeover"
+        resumes = known.started.resumes if taken_over and known and known.started else plan.resumes
+        self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers), resumes=resumes))
 
     def note_checkpoint(self, line: RunLine, container: str) -> None:
         """Record the checkpoint that this line reports, if it is verified, and the line is of a container of the run
@@ -187,17 +189,31 @@ class RunRecord(KeptLines):
     def save_takeover(self, plan: Plan, containers: Mapping[str, str], *, source: str, by: str) -> None:
         """Record an attempt of another computer as one of the run's, with its containers: a person has accepted it.
 
-        The plan is not kept, and the checkpoint that it names does not count: a node has written it, and each command
-        that uses it asks for what it may do.
+        The plan is not kept, and the checkpoint that it names counts only if it is on record: a node has written it.
+        Each command that uses it asks for what it may do.
         """
-        nodes = tuple(part.node for part in plan.nodes)
-        current = self.journal.current
+        journal, nodes = self.journal, tuple(part.node for part in plan.nodes)
+        known, current = journal.attempt(plan.attempt), journal.current
+        again = known if known and known.claim.id == plan.claim and known.started and not known.refused else None
+        if again and again.started and set(containers.values()) <= set(again.started.containers.values()):
+            return
         base = current.number if current and current.number < plan.attempt else None
+        on_record = plan.resumes and (plan.resumes.step, plan.resumes.sha256) in [
+            one.identity for one in journal.lineage()
+        ]
         self._file.append(
-            *self._begin(plan, self.journal),
+            *self._begin(plan, journal),
             TakeoverEntry(source=source, attempt=plan.attempt, by=by),
-            ClaimEntry(attempt=plan.attempt, id=plan.claim, base=base, nodes=nodes, why="takeover"),
-            StartedEntry(attempt=plan.attempt, containers=dict(containers)),
+            ClaimEntry(
+                attempt=plan.attempt,
+                id=plan.claim,
+                base=again.claim.base if again else base,
+                nodes=nodes,
+                why="takeover",
+            ),
+            StartedEntry(
+                attempt=plan.attempt, containers=dict(containers), resumes=plan.resumes if on_record else None
+            ),
         )
 
     def rename_nodes(self, plan: Plan) -> None:
@@ -234,7 +250,9 @@ class RunRecord(KeptLines):
     def _read_plan(self, attempt: int) -> tuple[Plan | None, str]:
         file = self.folder / plan_name(attempt)
         try:
-            return from_json(file.read_text(encoding="utf-8"), where=str(file)), ""
+            plan, known = from_json(file.read_text(encoding="utf-8"), where=str(file)), self.journal.attempt(attempt)
+            own = known is None or known.claim.id == plan.claim  # another computer may have made one of this number
+            return (plan, "") if own else (None, f"{file} is of another claim of this attempt")
         except (OSError, UnicodeDecodeError) as error:
             return None, f"{file} cannot be read: {error}"
         except ConfigError as error:  # of another version of orch, or damaged: as good as lost

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, known_runs, split_by_labels
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, split_by_labels
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.progress import last_checkpoint
@@ -23,7 +23,7 @@ from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
-from orchestrator.store.run_names import resolve
+from orchestrator.store.run_names import matching
 
 MARK_S = 10.0
 LEFT_STOP_S = 10
@@ -133,8 +133,8 @@ def _still_there(
 ) -> dict[str, str]:
     """Nodes that still show a container of the run that has not ended, or did not answer or stop it."""
     held = {outcome.item.node.name for outcome in outcomes}
-    found = find_runs([node for node in nodes if node.name in held])
-    left = {name: error.message for name, error in found.unreachable.items()}
+    found = find_runs(nodes)
+    left = {name: error.message for name, error in found.unreachable.items() if name in held}
     left |= {name: "it shows a container" for run in found.runs if run.run_id == run_id for name in run.active_nodes}
     return left | {outcome.item.node.name: outcome.error.message for outcome in outcomes if outcome.error}
 
@@ -187,12 +187,12 @@ def clean(nodes: Sequence[Node], *, run_id: str = "", project: str = "") -> tupl
     Containers of a run that was stopped from here while their node was unreachable are stopped and removed, too.
     """
 
-    meant = resolve(run_id, known_runs(find_runs(nodes)), "end") if run_id else None
+    meant = matching(run_id, [run.run_id for run in find_runs(nodes).runs]) if run_id else []
 
     def clear(node: Node) -> Cleaned:
         shown = node.engine.containers({labels.LABEL_RUN: "", **({labels.LABEL_PROJECT: project} if project else {})})
         held, strange = split_by_labels(node.name, shown)
-        wanted = [one for one in held if not run_id or one.says.run_id == meant]
+        wanted = [one for one in held if not run_id or one.says.run_id in meant]
         ended = [one for one in wanted if one.facts.state in (State.SUCCEEDED, State.FAILED, State.STOPPED)]
         left = [one for one in wanted if one not in ended and RunRecord(one.says.run_id).was_stopped(one.says.attempt)]
         for one in left:

@@ -113,7 +113,9 @@ def start_next_attempt(
     places = places_in(pool.request.nodes, pool.request.project)
     newest = begin(lambda: newest_anywhere(wanted, places, plan.run_id, lineage_of(record)))
     results = begin(lambda: results_of({node.name: node for node in wanted}, places, plan))
-    previous = PreviousAttempt(nodes=pool.nodes, places=places, newest=newest, results=results)
+    previous = PreviousAttempt(
+        nodes=pool.nodes, places=places, newest=newest, results=results, unattended=claim.why != "resume"
+    )
     facts, refused = fit(pool, [node.name for node in wanted], plan.run_id)
     refused += [f"{name}: it shows {words}" for name, words in claimed.left_out.items() if name in names]
     refused += [str(error) for name, error in {**claimed.failed, **foreign}.items() if name in names]
@@ -155,6 +157,8 @@ class PreviousAttempt:
     """Files that its ranks wrote, where it has no checkpoints."""
     runs: Future[FoundRuns] | None = None
     """The runs on these nodes, where the attempt may still be active."""
+    unattended: bool = False
+    """Whether a supervisor continues the run, and so has read all of its lines."""
     frees: frozenset[int] = frozenset()
     """Ports that the last attempt still holds and will have released."""
 
@@ -176,7 +180,7 @@ class PreviousAttempt:
         Errors are those of `steps_lost`, `bring_newest` and `launch`.
         """
         newest = self.newest.result()
-        if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command):
+        if lost := steps_lost(RunRecord(plan.run_id), newest, plan.command, unattended=self.unattended):
             notify(plan.master, Progress(text=lost))
         bring_newest(self.nodes, plan, newest, notify)
         bring_results(self.nodes, self.places, plan, self.results.result(), notify, large=large)
@@ -220,7 +224,8 @@ def require_fit(pool: NodePool, name: str, run_id: str) -> None:
 
 
 def _clear(node: Node, record: RunRecord, claim: ClaimEntry) -> None:
-    """Remove containers of earlier attempts that started again with their node: they hold the node's lock.
+    """Remove containers of earlier attempts that started again with their node, and those of a start of this one that
+    was cut short: they hold the node's lock.
 
     ConflictError: one that runs is of an attempt that this computer does not know, or of a later one. It stays.
     """
@@ -229,7 +234,8 @@ def _clear(node: Node, record: RunRecord, claim: ClaimEntry) -> None:
         says = understood(facts.labels)
         if says is None:
             continue
-        if says.attempt >= claim.attempt or not journal.knows(says.attempt, says.claim):
+        cut_short = facts.state is State.CREATED and (says.attempt, says.claim) == (claim.attempt, claim.id)
+        if not cut_short and (says.attempt >= claim.attempt or not journal.knows(says.attempt, says.claim)):
             if facts.state in (State.RUNNING, State.CREATED):
                 raise ConflictError(
                     f"it runs a container of attempt {says.attempt}, which this computer did not start",
