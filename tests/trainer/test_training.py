@@ -85,7 +85,7 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
             "micro_batch",
         },
         "evaluation": {"step", "loss", "perplexity", "bits_per_byte"},
-        "checkpoint": {"step", "path", "verified", "stopped_s", "seconds"},
+        "checkpoint": {"step", "path", "sha256", "verified", "stopped_s", "seconds"},
         "sample": {"text"},
         "done": {"step", "loss", "seconds"},
     }
