@@ -258,10 +258,10 @@ def _waited_for(
     waits = tuple(one.rank for one in waiting)
     for_whom = "it" if len(blamed) == 1 else "them"
     last = f"; {ranks(waits)} {are(waits)} waiting for {for_whom}" if waits else ""
-    told = ", ".join(_busy_at(one, kinds[one.rank], still_s, limits) for one in blamed[:NAMED])
+    described = ", ".join(_busy_at(one, kinds[one.rank], still_s, limits) for one in blamed[:NAMED])
     more = f" and {len(blamed) - NAMED} more" if len(blamed) > NAMED else ""
     return LivenessDecision(
-        rule=kinds[blamed[0].rank], is_fault=bool(idle), restarts=bool(idle or asleep), text=told + more + last,
+        rule=kinds[blamed[0].rank], is_fault=bool(idle), restarts=bool(idle or asleep), text=described + more + last,
         ranks=tuple(one.rank for one in blamed), seconds=still_s,
     )  # fmt: skip
 

@@ -76,11 +76,6 @@ class FileDifferences:
     elsewhere: Mapping[str, tuple[ResultFile, ...]] = field(default_factory=dict)
     """Files that rank 0's node does not have, by the name of the node that has them."""
 
-    def first_path(self) -> str:
-        """Path of a file that is not the same on all nodes; empty: there is none."""
-        paths = [*(file.path for files in self.missing.values() for file in files), *self.differing]
-        return paths[0] if paths else ""
-
 
 def compare(source: ResultFiles, others: Mapping[str, ResultFiles]) -> FileDifferences:
     """Compare the files of rank 0's node, `source`, with those of the others, by node."""

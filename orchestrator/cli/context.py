@@ -205,8 +205,8 @@ def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) ->
         loaded = load_inventory(path)
         return loaded.inventory.holders if nodes is None else loaded.select(nodes)
     except ConfigError as error:
-        kept = matching(run or "", (record.run_id for record in recorded_runs()))
-        if path or invocation.current.inventory or nodes is not None or error.problems or not kept:
+        recorded = matching(run or "", (record.run_id for record in recorded_runs()))
+        if path or invocation.current.inventory or nodes is not None or error.problems or not recorded:
             raise
         say(f"note: {error.message}; no node is asked, only the records on this computer are read")
         return ()

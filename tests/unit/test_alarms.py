@@ -1,6 +1,6 @@
 """The rules of liveness, on the signs that real runs have sent: healthy scripts, and hangs.
 
-`python -m benchmarks.alarms --record tests/fixtures/alarms` writes these records anew, at true time.
+`python -m benchmarks.alarms --record tests/fixtures/alarms` writes these records again, at true time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from contract.result_files import MAX_FILES, ResultFile, ResultFiles, bounded, compare, read_result_files
+from contract.result_files import (
+    MAX_FILES,
+    FileDifferences,
+    ResultFile,
+    ResultFiles,
+    bounded,
+    compare,
+    read_result_files,
+)
 from contract.result_paths import content_problem, path_problem
 from tests.each_case import failures_of
 
@@ -68,7 +76,7 @@ def test_a_list_arrives_as_it_was_and_one_that_does_not_fit_is_none() -> None:
 def test_lists_are_compared_by_path() -> None:
     last, log, own = of("code/last.pt"), of("code/log.csv", size=3), of("code/beta.csv")
     everything = ResultFiles(files=(last, log))
-    assert compare(everything, {"beta": everything}).first_path() == ""
+    assert compare(everything, {"beta": everything}) == FileDifferences()
     found = compare(everything, {"beta": ResultFiles(files=(of("code/log.csv", size=4), own)), "gamma": everything})
     assert dict(found.missing) == {"beta": (last,)}
     assert dict(found.differing) == {"code/log.csv": "beta"}

@@ -76,18 +76,18 @@ def evidence_lines(record: RunRecord, plan: Plan | None) -> tuple[RunLine, ...]:
 
 def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine]:
     """The first `LAST_LINES` of a node's lines, which come newest first, and the first of each of these ranks."""
-    chars, kept, heard = 0, 0, set[int | None]()
+    chars, taken, ranks_seen = 0, 0, set[int | None]()
     for number, line in enumerate(lines):
-        full = kept >= LAST_LINES or chars > LAST_CHARS
-        if (full and heard >= ranks) or number >= LINES_READ:
+        full = taken >= LAST_LINES or chars > LAST_CHARS
+        if (full and ranks_seen >= ranks) or number >= LINES_READ:
             return
         if is_redrawn(line.text):
             continue
-        kept += 1
-        if not full or (line.rank in ranks and line.rank not in heard):
+        taken += 1
+        if not full or (line.rank in ranks and line.rank not in ranks_seen):
             yield line
         chars += len(line.text)
-        heard.add(line.rank)
+        ranks_seen.add(line.rank)
 
 
 def recorded_evidence(record: RunRecord) -> Evidence:

@@ -42,10 +42,10 @@ def last_event(containers: Sequence[RunningContainer], forecast: Forecast | None
 
 def resources_of(containers: Sequence[RunningContainer]) -> dict[str, ResourcesSampled]:
     """The newest sample of resources of each node that answers, by name."""
-    told = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
+    outcomes = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
     return {
         outcome.item.node.name: event
-        for outcome in told
+        for outcome in outcomes
         for event in outcome.result or ()
         if isinstance(event, ResourcesSampled)
     }
@@ -53,8 +53,8 @@ def resources_of(containers: Sequence[RunningContainer]) -> dict[str, ResourcesS
 
 def last_output(containers: Sequence[RunningContainer]) -> OutputProgress | None:
     """The newest progress that an agent has read from the output of a rank, of those nodes that answer."""
-    told = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
-    return newest_output(event for outcome in told for event in outcome.result or ())
+    outcomes = fan_out(containers, lambda one: list(_events(one, tail=LOOK_BACK)), timeout_s=TIMEOUT_S)
+    return newest_output(event for outcome in outcomes for event in outcome.result or ())
 
 
 def newest_progress(events: Iterable[Event | None]) -> ProgressEvent | None:

@@ -167,6 +167,8 @@ class RunRecord(KeptLines):
             return
         entry = CheckpointEntry(attempt=attempt, step=event.step, sha256=event.sha256 or "", node=line.node)
         known = (attempt, entry.identity)
+        if known in [(one.attempt, one.identity) for one in self.journal.checkpoints]:  # a supervisor reads all again
+            return
         with suppress(OSError):  # a full disk was reported when the lines did not fit
             self._file.append_if(
                 lambda journal: known not in [(one.attempt, one.identity) for one in journal.checkpoints], entry

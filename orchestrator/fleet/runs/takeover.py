@@ -62,8 +62,8 @@ def claims_of(nodes: Sequence[Node], places: Mapping[str, str], run_id: str) -> 
         lambda node: node.run(["sh", "-c", CLAIMS, "sh", places[node.name], run_id], timeout_s=TIMEOUT_S).stdout,
         timeout_s=TIMEOUT_S,
     )
-    said = [_claim(outcome.item.name, outcome.result) for outcome in outcomes if outcome.result]
-    return tuple(one for one in said if one.plan_sha256 or one.attempt is not None)
+    shown = [_claim(outcome.item.name, outcome.result) for outcome in outcomes if outcome.result]
+    return tuple(one for one in shown if one.plan_sha256 or one.attempt is not None)
 
 
 def _claim(node: str, text: str) -> NodeClaim:
