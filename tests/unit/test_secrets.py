@@ -283,7 +283,7 @@ def test_a_password_of_an_address_is_hidden_alone_too(orch: Orch, state: Path) -
     here = lan.lan(*THREE, says=("[rank0]: connecting with pw-of-the-database", event("done", step=1)))
     ran = orch("launch", "--env", "DATABASE_URL=postgres://u:pw-of-the-database@db/x", on=here)
     assert ran.code == 0
-    assert "[0 alpha] connecting with ***\n" in ran.out
+    assert "] connecting with ***\n" in ran.out
     assert "pw-of-the-database" not in ran.err + everything_written(state)
     again = orch("resume", next((state / "runs").iterdir()).name, "--detach", on=here)
     assert (again.code, "had DATABASE_URL, and no plan holds the value" in again.err) == (3, True)
