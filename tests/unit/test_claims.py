@@ -235,14 +235,14 @@ class Duel:
         shutil.copytree(tmp_path / "A", tmp_path / "B")
         return cls(tmp_path, here, plan)
 
-    def continue_at(self, computer: str, ready: Barrier | None = None) -> str:
+    def continue_at(self, computer: str, ready: Barrier | None = None, names: Sequence[str] = ("alpha", "beta")) -> str:
         """The words of the error; empty for the computer that continues the run."""
         pool = NodePool(nodes=self.here.nodes, request=lan.request(THREE, min_nodes=2))
         with recording_in(self.tmp_path / computer):
             if ready:
                 ready.wait()
             try:
-                claim = claim_next(pool, self.plan, ("alpha", "beta"), "replan")
+                claim = claim_next(pool, self.plan, names, "replan")
                 start_next_attempt(pool, self.plan, claim, lambda _node, _progress: None)
             except ConflictError as error:
                 return str(error)
@@ -269,6 +269,20 @@ def test_a_supervisor_that_comes_later_stops_nothing(tmp_path: Path) -> None:
         journal = RunRecord(RUN).journal
         assert journal.current is not None
         assert (journal.current.number, journal.pending) == (0, None)
+
+
+def test_a_node_that_is_off_is_asked_once(tmp_path: Path) -> None:
+    """It costs its time limit each time."""
+    duel, asked = Duel.begin(tmp_path), list[str]()
+
+    def off(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> tuple[int, str, str]:
+        asked.append(argv[2] if argv[0] == "sh" else argv[0])
+        raise OFF
+
+    duel.here.nodes["gamma"].programs = off
+    assert duel.continue_at("A", names=THREE) == ""
+    assert asked.count(CLAIM) == 1
+    assert duel.attempts() == duel.claims("A") * 2
 
 
 def test_of_two_supervisors_one_continues_the_run(tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ exit 0
 class NodesClaimed:
     """Nodes on which an attempt was claimed, and the others."""
 
-    held: tuple[str, ...]
+    claim: ClaimEntry
+    held: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Nodes that alone speak of another claimant or of a stop, and their words."""
     failed: Mapping[str, OrchError] = field(default_factory=dict)
@@ -113,7 +114,7 @@ def claim_on(
     if claiming.is_lost([]):
         release(nodes, places, run_id, claim)
         raise claiming.lost()
-    return NodesClaimed(held=tuple(claiming.held), left_out=claiming.refused, failed=claiming.failed)
+    return NodesClaimed(claim=claim, held=tuple(claiming.held), left_out=claiming.refused, failed=claiming.failed)
 
 
 def release(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, claim: ClaimEntry) -> None:
