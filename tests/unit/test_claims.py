@@ -28,11 +28,13 @@ from tests.each_case import failures_of
 
 THREE = lan.NAMES[:3]
 RUN = lan.IDENTITY.run_id
-SHELLS = [name for name in ("sh", "dash", "bash") if shutil.which(name)]
+SHELLS = [name for name in ("sh", "dash", "bash", "busybox") if shutil.which(name)]
+"""The last one has programs of its own."""
 
 
 def played(script: str, *words: str, shell: str = "sh", home: Path = Path("/nonexistent")) -> tuple[int, str]:
-    argv, variables = (shell, "-c", script, "sh", *words), {**os.environ, "HOME": str(home)}
+    variables = {**os.environ, "HOME": str(home)}
+    argv = (shell, *(["sh"] if shell == "busybox" else []), "-c", script, "sh", *words)
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=variables)
     assert ran.stderr == ""
     return ran.returncode, ran.stdout
@@ -46,7 +48,8 @@ class Folder:
     shell: str = "sh"
 
     def claim(self, attempt: int, id: str, mode: str = "auto", *look: str, owner: str = "ana@desk") -> tuple[int, str]:
-        return played(CLAIM, str(self.place), "r1", str(attempt), id, owner, mode, *look, shell=self.shell)
+        words = (str(self.place), "r1", str(attempt), id, owner, mode, *look)
+        return played(CLAIM, *words, shell=self.shell)
 
     def release(self, attempt: int, id: str) -> None:
         assert played(RELEASE, str(self.place), "r1", str(attempt), id, shell=self.shell)[0] == 0
@@ -111,12 +114,42 @@ def test_strange_names_and_long_texts_do_no_harm(shell: str, tmp_path: Path) -> 
     assert len(text) < 250
 
 
-def test_of_racing_claimants_one_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_of_racing_claimants_one_wins(shell: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        for number in range(25):
-            place = tmp_path / str(number)
-            codes = list(pool.map(lambda id, place=place: Folder(place).claim(1, id)[0], "abcd"))
+        for number in range(10):
+            node = Folder(tmp_path / str(number), shell)
+            node.claim(0, "first")
+            codes = list(pool.map(lambda id, node=node: node.claim(1, id)[0], "abcd"))
             assert sorted(codes) == [0, TAKEN, TAKEN, TAKEN]
+            attempts = node.place / "runs/r1/attempts"
+            assert (attempts / "1/id").read_text() == f"{'abcd'[codes.index(0)]}\n"
+            assert sorted(path.name for path in attempts.iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize("shell", [shell for shell in SHELLS if shell != "busybox"])
+def test_a_connection_that_is_cut_in_the_middle_leaves_no_claim_without_its_id(shell: str, tmp_path: Path) -> None:
+    """The same claimant would be refused by it, and the node left out."""
+    cut, node = tmp_path / "cut", Folder(tmp_path / "node", shell)
+    cut.mkdir()
+    (cut / "mv").write_text("#!/bin/sh\nkill -9 0\n")
+    (cut / "mv").chmod(0o755)
+    words = (str(node.place), "r1", "1", "ours", "ana@desk", "auto")
+    argv = (shell, "-c", CLAIM, "sh", *words)
+    variables = {**os.environ, "PATH": f"{cut}:{os.environ['PATH']}"}
+    ran = subprocess.run(argv, env=variables, capture_output=True, start_new_session=True, check=False)
+    assert ran.returncode < 0
+    assert node.claim(1, "theirs", "auto", "look") == (0, "")
+    assert node.claim(1, "ours") == (0, "")
+    assert node.claim(1, "theirs")[0] == TAKEN
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nodes_that_share_a_folder_may_claim_at_once(shell: str, tmp_path: Path) -> None:
+    node = Folder(tmp_path / "node", shell)
+    node.claim(0, "first")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: node.claim(1, "ours"), range(8))) == [(0, "")] * 8
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_its_node(tmp_path: Path) -> None:

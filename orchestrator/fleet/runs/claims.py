@@ -1,6 +1,7 @@
 """Claim an attempt on the nodes before anything of an earlier one is stopped: of two claimants, one continues the run.
 
-The folder `runs/RUN/attempts/N` of a node is the claim; `mkdir` makes it for one claimant alone. A single node that
+The folder `runs/RUN/attempts/N` of a node is the claim. It is filled under another name and renamed, which succeeds for
+one claimant alone; a connection that is cut in between leaves no claim without its id. A single node that
 names another claimant is left out; two of them, or more than half, are believed.
 """
 
@@ -46,20 +47,22 @@ later() {
   done
   return 1
 }
+make() {  # a folder that is not empty has no other one renamed to its name
+  mkdir -p -- "$run" && umask 077 && mkdir -p -- "$a" && new=$(mktemp -d -- "$a/.$1.XXXXXX") || return 1
+  printf '%s\n' "$3" >"$new/owner" && printf '%s\n' "$2" >"$new/id" && mv -T -- "$new" "$a/$1" && return 0
+  rm -rf -- "$new"
+  return 1
+}
 if [ "$6" != user ] && [ -e "$run/stopped" ]; then printf 'stopped by %s\n' "$(text "$run/stopped")"; exit 19; fi
 later "$3" && exit 17
 if [ "$7" = look ]; then
   [ ! -d "$a/$3" ] || [ "$(text "$a/$3/id")" = "$4" ] || { by "$3"; exit 17; }
   exit 0
 fi
-mkdir -p -- "$run" || exit 1
-umask 077
-mkdir -p -- "$a" || exit 1
-if mkdir -- "$a/$3" 2>/dev/null; then
-  printf '%s\n' "$5" >"$a/$3/owner" && printf '%s\n' "$4" >"$a/$3/id.new" || exit 1
-  mv -f -- "$a/$3/id.new" "$a/$3/id" || exit 1
-elif [ "$(text "$a/$3/id")" != "$4" ]; then
-  by "$3"; exit 17
+if [ "$(text "$a/$3/id")" != "$4" ] && ! why=$(make "$3" "$4" "$5" 2>&1) && [ "$(text "$a/$3/id")" != "$4" ]; then
+  [ -d "$a/$3" ] && { by "$3"; exit 17; }
+  printf '%s\n' "$why" >&2
+  exit 1
 fi
 later "$3" && exit 17  # one that came in between wins
 [ "$6" = user ] && rm -f -- "$run/stopped"
