@@ -19,7 +19,7 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord, recording_in
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, start_next_attempt
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError
+from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError, PreflightError
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.plan import Plan
 from orchestrator.state.journal_entries import ClaimEntry
@@ -316,6 +316,30 @@ def test_a_node_that_is_off_is_asked_once(tmp_path: Path) -> None:
     assert duel.continue_at("A", names=THREE) == ""
     assert asked.count(CLAIM) == 1
     assert duel.attempts() == duel.claims("A") * 2
+
+
+@pytest.mark.parametrize(("own", "started"), [(True, False), (True, True), (False, False)])
+def test_what_a_start_that_was_cut_short_has_created_is_removed(own: bool, started: bool, tmp_path: Path) -> None:
+    """It holds the node's lock. What runs, or has another claim, stays, and the node is left out."""
+    duel = Duel.begin(tmp_path)
+    pool = NodePool(nodes=duel.here.nodes, request=lan.request(THREE, min_nodes=2))
+    with recording_in(tmp_path / "A"):
+        claimed = claim_next(pool, duel.plan, ("alpha", "beta"), "replan")
+        engine = duel.here.nodes["alpha"].engine
+        (spec,) = [spec for spec, _ in engine.made.values()]
+        engine.finish(next(iter(engine.made)), 1)
+        labels = {**spec.labels, LABEL_ATTEMPT: "1", LABEL_CLAIM: claimed.claim.id if own else "other"}
+        id = engine.create(replace(spec, name="planted", labels=labels))
+        if started:
+            engine.start(id)
+        if own and not started:
+            start_next_attempt(pool, duel.plan, claimed, lambda _node, _progress: None)
+            assert id not in engine.made
+            assert duel.attempts() == [claimed.claim.id] * 2
+            return
+        with pytest.raises(PreflightError, match="alpha: it runs a container of attempt 1, which this computer did"):
+            start_next_attempt(pool, duel.plan, claimed, lambda _node, _progress: None)
+        assert id in engine.made
 
 
 def test_of_two_supervisors_one_continues_the_run(tmp_path: Path) -> None:
