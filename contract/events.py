@@ -474,7 +474,7 @@ class OutputsMissing(OutputsEvent, kind="outputs_missing"):
     other_ranks: Flag | None = None
     """Whether another rank than rank 0 wrote them."""
     why_not: Text | None = None
-    """`off`, `limit` or `other_ranks`: why they are not copied; None: they are."""
+    """`off`, `limit`, `other_ranks` or `connection`: why they are not copied; None: they are."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ def outputs_lines(event: OutputsEvent, node: str) -> str:
 _NOT_COPIED = {
     "off": "not copied: --no-sync-outputs",
     "limit": f"not copied: {{size}} are more than {COPY_LIMIT_BYTES / 1e9:.0f} GB; `orch resume` asks about them",
+    "connection": "not copied: the connection was lost at each try; `orch test` examines the link",
     "other_ranks": "not copied: --sync-outputs all copies files of other ranks, too",
 }
 

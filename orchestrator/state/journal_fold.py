@@ -25,17 +25,18 @@ from orchestrator.state.journal_entries import (
 
 def fold(entries: Iterable[JournalEntry | None]) -> Journal:
     """The state that these entries add up to. None stands for an entry that is not understood."""
-    folding = _Folding()
-    for position, entry in enumerate(entries):
-        if entry is not None:
-            folding.add(entry, position)
+    folding = JournalFold()
+    for entry in entries:
+        folding.add(entry)
     return folding.journal()
 
 
-class _Folding:
+class JournalFold:
     """Collects entries in order."""
 
     def __init__(self) -> None:
+        self._position = -1
+        """Number of the newest entry."""
         self._run: RunEntry | None = None
         self._attempts: dict[int, JournalAttempt] = {}
         self._checkpoints: dict[tuple[int, int], CheckpointEntry] = {}
@@ -43,7 +44,9 @@ class _Folding:
         self._last: dict[type[JournalEntry], tuple[Any, int]] = {}
         self._hooks: set[str] = set()
 
-    def add(self, entry: JournalEntry, position: int) -> None:
+    def add(self, entry: JournalEntry | None) -> None:
+        """Add the next entry; None: it is not understood."""
+        self._position = position = self._position + 1
         match entry:
             case RunEntry():
                 self._run = self._run or entry

@@ -6,15 +6,17 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_UN, flock
 from pathlib import Path
+from threading import Lock
 from typing import IO
 
 from orchestrator.nodes.state_files import open_private
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import JournalEntry, decode_entry, encode_entry
-from orchestrator.state.journal_fold import fold
+from orchestrator.state.journal_fold import JournalFold
 
 NAME = "record.jsonl"
 
@@ -25,7 +27,14 @@ class RecordFile:
 
     path: Path
     clock: Callable[[], float] = time.time
-    _known: tuple[tuple[int, int, int], Journal] = field(default=((0, 0, -1), Journal()))
+    _stamp: tuple[int, int, int] = (0, 0, -1)
+    """Inode, time and size of the file as `_journal` knows it."""
+    _journal: Journal = field(default_factory=Journal)
+    _fold: JournalFold = field(default_factory=JournalFold)
+    """All whole lines up to the byte `_end`, of which `_last` is the last one."""
+    _end: int = 0
+    _last: bytes = b""
+    _reading: Lock = field(default_factory=Lock)
 
     def journal(self) -> Journal:
         """The state of the run by all entries so far; an empty one if there is no file or it cannot be read."""
@@ -34,10 +43,10 @@ class RecordFile:
         except OSError:
             return Journal()
         stamp = (state.st_ino, state.st_mtime_ns, state.st_size)
-        if stamp != self._known[0]:
+        if stamp != self._stamp:
             with suppress(OSError), self.path.open("rb") as file:
-                self._known = stamp, fold(_entries(file))
-        return self._known[1]
+                self._journal, self._stamp = self._read(file), stamp
+        return self._journal
 
     def append(self, *entries: JournalEntry) -> None:
         """Append entries, each with the time of this moment. OSError: the disk is full, or not writable."""
@@ -47,11 +56,26 @@ class RecordFile:
     def append_if(self, wanted: Callable[[Journal], bool], *entries: JournalEntry) -> bool:
         """Append entries only if the record's state at this moment is as wanted: of two processes, one does it."""
         with self._locked() as file:
-            file.seek(0)
-            if not wanted(fold(_entries(file))):
+            if not wanted(self._read(file)):
                 return False
             self._write(file, entries)
         return True
+
+    def _read(self, file: IO[bytes]) -> Journal:
+        """The state by all lines; those that were read before are not read again."""
+        with self._reading:
+            file.seek(self._end - len(self._last))
+            if file.read(len(self._last)) != self._last:  # it is another file, or was cut
+                self._fold, self._end, self._last = JournalFold(), 0, b""
+                file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):  # cut short, or still being written
+                    whole = deepcopy(self._fold)
+                    whole.add(_entry(line))
+                    return whole.journal()
+                self._fold.add(_entry(line))
+                self._end, self._last = self._end + len(line), line
+            return self._fold.journal()
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
@@ -78,10 +102,9 @@ class RecordFile:
             _sync_folder(self.path.parent)
 
 
-def _entries(file: IO[bytes]) -> Iterator[JournalEntry | None]:
-    """Entries in order; None for a line that was cut short: no beginning of a JSON object is one itself."""
-    for line in file:
-        yield decode_entry(line.decode("utf-8", "replace"))
+def _entry(line: bytes) -> JournalEntry | None:
+    """The entry of a line; None for one that was cut short: no beginning of a JSON object is one itself."""
+    return decode_entry(line.decode("utf-8", "replace"))
 
 
 def _sync_folder(path: Path) -> None:

@@ -28,6 +28,7 @@ from trainer.agent.coordinator import (
     RestartRanks,
     StartRanks,
 )
+from trainer.agent.file_lists import COPY_TRIES
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 
 NAMES = ("alpha", "beta", "gamma")
@@ -444,6 +445,55 @@ def test_a_copy_that_fails_or_never_ends_delays_the_start_and_is_not_repeated() 
     *_, over = [order for _ in range(200) for order in meeting.after(10, 1, 2)]
     assert isinstance(over, EndRun)
     assert over.rank_exit.node == "beta"
+
+
+def test_a_link_that_drops_during_every_copy_does_not_delay_the_start_for_ever() -> None:
+    """After three tries the node starts without the files; after the next end they are tried again."""
+    for mode, lists, source, node in (
+        ("results", (files(LAST), files(), files(LAST)), "alpha", "beta"),
+        ("all", (files(), files(LAST), files()), "beta", "alpha"),
+    ):
+        meeting = Meeting(Coordinator(names=NAMES, policy=RestartPolicy(restarts=2, sync_outputs=mode)))
+        orders = ready(meeting, *lists)
+        for _ in range(COPY_TRIES):
+            assert orders[-1] == CopyFiles(node_rank=1, files=(LAST,), upload=mode == "all")
+            meeting.coordinator.gone(1, meeting.now)
+            orders = meeting.coordinator.ready(1, 0, meeting.now, lists[1])
+        notice, start = orders
+        assert isinstance(notice, Notice)
+        assert isinstance(notice.event, OutputsMissing)
+        assert (notice.event.source, notice.event.nodes, notice.event.why_not) == (source, (node,), "connection")
+        assert start == StartRanks(generation=1)
+        meeting.ended(1, KILLED)
+        meeting.after(LONG_SETTLE_S, 1, 2)
+        assert any(isinstance(order, CopyFiles) for order in ready(meeting, *lists))
+
+
+def test_nodes_with_a_good_link_get_the_files_that_another_cannot_get() -> None:
+    meeting = Meeting()
+    ready(meeting, files(LAST), files(), files(LAST))
+    for rank in (1,) * (COPY_TRIES - 1) + (2, 1):
+        meeting.coordinator.gone(rank, meeting.now)
+        orders = meeting.coordinator.ready(rank, 0, meeting.now, files())
+    *notices, copy = orders
+    events = [notice.event for notice in notices if isinstance(notice, Notice)]
+    assert [(event.nodes, event.why_not) for event in events if isinstance(event, OutputsMissing)] == [
+        (("beta",), "connection"),
+        (("gamma",), None),
+    ]
+    assert copy == CopyFiles(node_rank=2, files=(LAST,))
+
+
+def test_a_slow_copy_is_waited_for_as_long_as_bytes_arrive() -> None:
+    meeting = Meeting()
+    ready(meeting, files(LAST), files(), files(LAST))
+    for _ in range(200):
+        meeting.coordinator.copying(1, meeting.now)
+        assert meeting.after(10, 1, 2) == []
+    copied = files(replace(LAST, copied=True))
+    assert meeting.coordinator.ready(1, 0, meeting.now, copied) == [StartRanks(generation=1)]
+    meeting.coordinator.copying(1, meeting.now)  # of a thread that is late
+    assert meeting.coordinator.gone(1, meeting.now) != [StartRanks(generation=2)]
 
 
 def test_a_node_that_returns_during_a_copy_is_compared_again() -> None:

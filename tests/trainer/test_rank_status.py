@@ -96,6 +96,15 @@ def test_a_program_without_torch_or_without_our_start_writes_nothing(tmp_path: P
     assert list(tmp_path.glob("*.status")) == []
 
 
+def test_a_process_that_outlives_its_agent_prints_nothing(tmp_path: Path) -> None:
+    for program in (
+        "import torch.distributed",
+        "import os; from trainer.agent import heartbeat; heartbeat.begin(os.environ)",
+    ):
+        done = started(tmp_path / "gone", "-c", program)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def written(tmp_path: Path, process: int, **more: object) -> None:
     usual = {"process": process, "parent": 1, "at": 0.0, "rank": 1, "world": 2, "in_group": True, "line": "a.py:1 in f"}
     (tmp_path / f"{process}.status").write_text(json.dumps({**usual, **more}))

@@ -16,7 +16,7 @@ import pytest
 from contract.result_files import ResultFile
 from contract.run_folder import COPIED
 from tests.each_case import failures_of
-from trainer.agent.file_stream import Received, receive_files, send_files
+from trainer.agent.file_stream import CHUNK, Received, receive_files, send_files
 from trainer.agent.result_folder import RefusedFileError, ResultFolder
 
 AT_US = 1_700_000_000_000_000
@@ -97,9 +97,10 @@ class Stream:
         self._thread.join()
 
 
-def copied(source: Path, target: Path, files: Sequence[ResultFile]) -> Received:
-    with Stream(lambda there: send_files(there, ResultFolder(source), [one.path for one in files])) as here:
-        return receive_files(here, ResultFolder(target), files)
+def copied(source: Path, target: Path, files: Sequence[ResultFile], *moved: Callable[[], None]) -> Received:
+    """`moved`: called after each piece, on both sides."""
+    with Stream(lambda there: send_files(there, ResultFolder(source), [one.path for one in files], *moved)) as here:
+        return receive_files(here, ResultFolder(target), files, *moved)
 
 
 def test_files_are_copied_with_their_times(run: Path, tmp_path: Path) -> None:
@@ -115,6 +116,20 @@ def test_files_are_copied_with_their_times(run: Path, tmp_path: Path) -> None:
     there = {one.path: one for one in ResultFolder(target).listed().files}
     assert there == {one.path: replace(one, copied=True) for one in files}
     assert not (target / ".copying").exists()
+
+
+def test_both_sides_note_that_bytes_arrive(run: Path, tmp_path: Path) -> None:
+    """A copy is waited for as long as it moves, on however slow a link."""
+    (run / "code" / "out" / "big.bin").write_bytes(os.urandom(10 * CHUNK))
+    pieces = list[str]()
+    copied(
+        run,
+        made(tmp_path / "beta"),
+        ResultFolder(run).listed().files,
+        lambda: pieces.append(threading.current_thread().name),
+    )
+    assert len(set(pieces)) == 2
+    assert all(pieces.count(side) >= 10 for side in set(pieces))
 
 
 def test_a_copy_is_replaced_and_a_file_that_was_written_here_is_not(run: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord, recording_in
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, start_next_attempt
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError
+from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError, PreflightError
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.plan import Plan
 from orchestrator.state.journal_entries import ClaimEntry
@@ -28,11 +28,13 @@ from tests.each_case import failures_of
 
 THREE = lan.NAMES[:3]
 RUN = lan.IDENTITY.run_id
-SHELLS = [name for name in ("sh", "dash", "bash") if shutil.which(name)]
+SHELLS = [name for name in ("sh", "dash", "bash", "busybox") if shutil.which(name)]
+"""The last one has programs of its own."""
 
 
 def played(script: str, *words: str, shell: str = "sh", home: Path = Path("/nonexistent")) -> tuple[int, str]:
-    argv, variables = (shell, "-c", script, "sh", *words), {**os.environ, "HOME": str(home)}
+    variables = {**os.environ, "HOME": str(home)}
+    argv = (shell, *(["sh"] if shell == "busybox" else []), "-c", script, "sh", *words)
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, env=variables)
     assert ran.stderr == ""
     return ran.returncode, ran.stdout
@@ -46,7 +48,8 @@ class Folder:
     shell: str = "sh"
 
     def claim(self, attempt: int, id: str, mode: str = "auto", *look: str, owner: str = "ana@desk") -> tuple[int, str]:
-        return played(CLAIM, str(self.place), "r1", str(attempt), id, owner, mode, *look, shell=self.shell)
+        words = (str(self.place), "r1", str(attempt), id, owner, mode, *look)
+        return played(CLAIM, *words, shell=self.shell)
 
     def release(self, attempt: int, id: str) -> None:
         assert played(RELEASE, str(self.place), "r1", str(attempt), id, shell=self.shell)[0] == 0
@@ -111,12 +114,42 @@ def test_strange_names_and_long_texts_do_no_harm(shell: str, tmp_path: Path) -> 
     assert len(text) < 250
 
 
-def test_of_racing_claimants_one_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", SHELLS)
+def test_of_racing_claimants_one_wins(shell: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        for number in range(25):
-            place = tmp_path / str(number)
-            codes = list(pool.map(lambda id, place=place: Folder(place).claim(1, id)[0], "abcd"))
+        for number in range(10):
+            node = Folder(tmp_path / str(number), shell)
+            node.claim(0, "first")
+            codes = list(pool.map(lambda id, node=node: node.claim(1, id)[0], "abcd"))
             assert sorted(codes) == [0, TAKEN, TAKEN, TAKEN]
+            attempts = node.place / "runs/r1/attempts"
+            assert (attempts / "1/id").read_text() == f"{'abcd'[codes.index(0)]}\n"
+            assert sorted(path.name for path in attempts.iterdir()) == ["0", "1"]
+
+
+@pytest.mark.parametrize("shell", [shell for shell in SHELLS if shell != "busybox"])
+def test_a_connection_that_is_cut_in_the_middle_leaves_no_claim_without_its_id(shell: str, tmp_path: Path) -> None:
+    """The same claimant would be refused by it, and the node left out."""
+    cut, node = tmp_path / "cut", Folder(tmp_path / "node", shell)
+    cut.mkdir()
+    (cut / "mv").write_text("#!/bin/sh\nkill -9 0\n")
+    (cut / "mv").chmod(0o755)
+    words = (str(node.place), "r1", "1", "ours", "ana@desk", "auto")
+    argv = (shell, "-c", CLAIM, "sh", *words)
+    variables = {**os.environ, "PATH": f"{cut}:{os.environ['PATH']}"}
+    ran = subprocess.run(argv, env=variables, capture_output=True, start_new_session=True, check=False)
+    assert ran.returncode < 0
+    assert node.claim(1, "theirs", "auto", "look") == (0, "")
+    assert node.claim(1, "ours") == (0, "")
+    assert node.claim(1, "theirs")[0] == TAKEN
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nodes_that_share_a_folder_may_claim_at_once(shell: str, tmp_path: Path) -> None:
+    node = Folder(tmp_path / "node", shell)
+    node.claim(0, "first")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: node.claim(1, "ours"), range(8))) == [(0, "")] * 8
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_its_node(tmp_path: Path) -> None:
@@ -235,14 +268,14 @@ class Duel:
         shutil.copytree(tmp_path / "A", tmp_path / "B")
         return cls(tmp_path, here, plan)
 
-    def continue_at(self, computer: str, ready: Barrier | None = None) -> str:
+    def continue_at(self, computer: str, ready: Barrier | None = None, names: Sequence[str] = ("alpha", "beta")) -> str:
         """The words of the error; empty for the computer that continues the run."""
         pool = NodePool(nodes=self.here.nodes, request=lan.request(THREE, min_nodes=2))
         with recording_in(self.tmp_path / computer):
             if ready:
                 ready.wait()
             try:
-                claim = claim_next(pool, self.plan, ("alpha", "beta"), "replan")
+                claim = claim_next(pool, self.plan, names, "replan")
                 start_next_attempt(pool, self.plan, claim, lambda _node, _progress: None)
             except ConflictError as error:
                 return str(error)
@@ -269,6 +302,44 @@ def test_a_supervisor_that_comes_later_stops_nothing(tmp_path: Path) -> None:
         journal = RunRecord(RUN).journal
         assert journal.current is not None
         assert (journal.current.number, journal.pending) == (0, None)
+
+
+def test_a_node_that_is_off_is_asked_once(tmp_path: Path) -> None:
+    """It costs its time limit each time."""
+    duel, asked = Duel.begin(tmp_path), list[str]()
+
+    def off(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> tuple[int, str, str]:
+        asked.append(argv[2] if argv[0] == "sh" else argv[0])
+        raise OFF
+
+    duel.here.nodes["gamma"].programs = off
+    assert duel.continue_at("A", names=THREE) == ""
+    assert asked.count(CLAIM) == 1
+    assert duel.attempts() == duel.claims("A") * 2
+
+
+@pytest.mark.parametrize(("own", "started"), [(True, False), (True, True), (False, False)])
+def test_what_a_start_that_was_cut_short_has_created_is_removed(own: bool, started: bool, tmp_path: Path) -> None:
+    """It holds the node's lock. What runs, or has another claim, stays, and the node is left out."""
+    duel = Duel.begin(tmp_path)
+    pool = NodePool(nodes=duel.here.nodes, request=lan.request(THREE, min_nodes=2))
+    with recording_in(tmp_path / "A"):
+        claimed = claim_next(pool, duel.plan, ("alpha", "beta"), "replan")
+        engine = duel.here.nodes["alpha"].engine
+        (spec,) = [spec for spec, _ in engine.made.values()]
+        engine.finish(next(iter(engine.made)), 1)
+        labels = {**spec.labels, LABEL_ATTEMPT: "1", LABEL_CLAIM: claimed.claim.id if own else "other"}
+        id = engine.create(replace(spec, name="planted", labels=labels))
+        if started:
+            engine.start(id)
+        if own and not started:
+            start_next_attempt(pool, duel.plan, claimed, lambda _node, _progress: None)
+            assert id not in engine.made
+            assert duel.attempts() == [claimed.claim.id] * 2
+            return
+        with pytest.raises(PreflightError, match="alpha: it runs a container of attempt 1, which this computer did"):
+            start_next_attempt(pool, duel.plan, claimed, lambda _node, _progress: None)
+        assert id in engine.made
 
 
 def test_of_two_supervisors_one_continues_the_run(tmp_path: Path) -> None:

@@ -171,15 +171,41 @@ def test_a_record_cut_at_any_byte_keeps_all_whole_lines_and_is_continued(tmp_pat
     entries = [claimed(0), started(0), written(0, 20), written(0, 40)]
     whole = "".join(map(encode_entry, entries)).encode()
     ends = [sum(len(encode_entry(one)) for one in entries[: number + 1]) for number in range(4)]
+    growing = RecordFile(tmp_path / "growing.jsonl")
     for cut in range(len(whole)):
         path = tmp_path / f"{cut}.jsonl"
         path.write_bytes(whole[:cut])
         left = sum(end - 1 <= cut for end in ends)  # the newline may be missing
+        with growing.path.open("ab") as grown:
+            grown.write(whole[max(0, cut - 1) : cut])
+        assert growing.journal() == fold(entries[:left]), cut
         file = RecordFile(path)
         assert file.journal() == fold(entries[:left]), cut
         file.append(HookEntry(mark="ended-0"))
         assert file.journal().hooks == {"ended-0"}
         assert file.journal().checkpoints == fold(entries[:left]).checkpoints
+
+
+def test_only_what_was_appended_is_read(tmp_path: Path) -> None:
+    """A run with 10,000 checkpoints would read them all for each new one."""
+    file = RecordFile(tmp_path / "record.jsonl")
+    file.append(claimed(0), started(0), written(0, 20))
+    before = file.journal()
+    with file.path.open("r+b") as damaged:
+        damaged.write(b"x" * len(encode_entry(claimed(0))))  # as long as what it replaces
+    RecordFile(file.path).append(written(0, 40))
+    assert file.journal().attempts == before.attempts
+    assert [one.step for one in file.journal().checkpoints] == [20, 40]
+    assert file.append_if(lambda journal: len(journal.checkpoints) == 2, written(0, 60))
+
+
+def test_a_record_that_was_replaced_is_read_from_its_beginning(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "record.jsonl")
+    file.append(claimed(0), started(0), written(0, 20))
+    assert len(file.journal().checkpoints) == 1
+    for entries in ([claimed(0), started(0)], [claimed(0), started(0), *(written(0, step) for step in range(9))]):
+        file.path.write_text("".join(map(encode_entry, entries)))
+        assert file.journal() == fold(entries)
 
 
 def test_entries_of_later_versions_stay_in_the_file(tmp_path: Path) -> None:

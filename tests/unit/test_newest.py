@@ -181,6 +181,17 @@ def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
         assert steps_lost(record(40), looked(here), words) == ""
 
 
+def test_a_supervisor_is_not_held_up_by_a_checkpoint_that_only_a_node_knows(here: Shelves) -> None:
+    """It has read all reports: where there was none, the run has no checkpoint. A person is asked."""
+    write_checkpoint(here.root("beta"), 40)
+    newest = newest_anywhere(here.all, here.places, RUN, lineage=())
+    assert (newest.step, [one.step for one in newest.in_question]) == (None, [40])
+    assert steps_lost(record(), newest, ("gpt2",), unattended=True) == ""
+    assert "step 40 is not on record" in str(refused(record(), newest, ("gpt2",)).problems)
+    with pytest.raises(ConfigError, match="that is on record on this computer is left"):
+        steps_lost(record(20), newest, ("gpt2",), unattended=True)
+
+
 def test_where_all_are_damaged_each_is_named(here: Shelves) -> None:
     flip(write_checkpoint(here.root("alpha"), 40) / "state.pt")
     flip(write_checkpoint(here.root("beta"), 20) / "state.pt")

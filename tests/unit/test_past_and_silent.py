@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.fleet.runs.claims import CLAIM
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.render import times
@@ -48,6 +49,18 @@ def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
     told = json_data(orch("status", run, "--json", on=silenced(here, *THREE)).out)
     assert (told["state"], told["last_event"]["step"], list(told["unreachable"])) == ("failed", 7, list(THREE))
     assert datetime.fromisoformat(told["as_of"]).utcoffset() is not None
+
+
+def test_a_silent_node_that_takes_no_part_is_not_asked_for_its_claim(orch: Orch) -> None:
+    """It did not answer a moment before, and costs its time limit each time."""
+    here = lan.lan(*THREE, says=(lan.written(40),), ends_with=1)
+    run_id = detached(orch, here)
+    lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
+    now = silenced(here, "gamma")
+    ran = orch("resume", run_id, "--nodes", "alpha,beta", "--detach", on=now)
+    assert ran.code == 0, ran.err
+    asked = {name: [call for call in node.calls if call[2:3] == (CLAIM,)] for name, node in now.nodes.items()}
+    assert {name: len(calls) for name, calls in asked.items()} == {"alpha": 2, "beta": 2, "gamma": 0}
 
 
 def test_without_an_inventory_the_record_answers(orch: Orch) -> None:

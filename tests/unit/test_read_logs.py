@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fleet.runs.kept_lines import as_json
+from orchestrator.fleet.runs.kept_lines import KeptLines, KeptLog, as_json
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, resolve_logs, select_lines
+from orchestrator.fleet.runs.read_logs import Filter, LogSource, collect_logs, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.errors import ConfigError, EngineError
+from orchestrator.specs.errors import ConfigError, EngineError, OrchError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run_events import RunLine
 from tests import lan
@@ -102,6 +102,29 @@ def test_a_node_that_does_not_answer_leaves_what_is_on_record() -> None:
     with RunRecord("r1").open_log("alpha") as log:
         log.write(as_json(RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))
     assert texts(gather_lines(found, Filter())) == [*ALL, ("alpha", "nine")]
+
+
+class CutShort(KeptLines):
+    """A folder on which a collection of lines ends in the middle."""
+
+    def open_log(self, node: str, container: str = "") -> KeptLog:
+        class Log(KeptLog):
+            def keep(self, line: RunLine) -> None:
+                super().keep(line)
+                raise MemoryError
+
+        return Log(self.folder, node, container)
+
+
+def test_a_checkpoint_is_on_record_before_its_line_is_stored() -> None:
+    """A collection that is cut short after the line would not read it again."""
+    here = lan.lan("alpha", says=(lan.written(40),))
+    plan = lan.plan(("alpha",))
+    containers, record = launch(here.nodes, plan), RunRecord(plan.run_id)
+    (cut,) = collect_logs(containers, record, CutShort(record.folder))
+    assert isinstance(cut.error, OrchError)
+    collect_logs(containers, record)
+    assert [one.step for one in record.journal.checkpoints] == [40]
 
 
 def test_an_unknown_run() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
@@ -62,6 +65,22 @@ def test_a_node_that_cannot_be_told_keeps_its_container() -> None:
     done = stop_run(list(here.nodes.values()), record, timeout_s=75)
     assert [outcome.error and outcome.error.node for outcome in done.outcomes] == [None, "beta", None]
     assert here.containers == {"beta": ["orch-run"]}
+
+
+def test_a_disk_that_is_full_keeps_no_container_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = lan.lan(*THREE, says=(event("checkpoint", step=40, verified=True),), ends_with=None)
+    _, record = running(here)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    places = dict.fromkeys(THREE, "/home/ana/orch")
+    done = stop_run(list(here.nodes.values()), record, timeout_s=75, places=places)
+    assert (done.not_recorded, done.checkpoint_step, done.left) == ("No space left on device", 40, {})
+    assert here.containers == {}
+    marks = [call for node in here.nodes.values() for call in node.calls if call[-1] == "stopped"]
+    assert len(marks) == 3
 
 
 def test_a_run_that_had_failed_stays_failed() -> None:

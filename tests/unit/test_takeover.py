@@ -86,6 +86,15 @@ def test_without_a_person_it_is_continued_only_where_the_nodes_agree(orch: Orch,
     assert newest(here) == [("1", f"40:{SHA}")] * 3
 
 
+def test_lines_that_were_read_before_bring_their_checkpoints_on_record(orch: Orch, state: Path) -> None:
+    here, run_id = left_behind(orch, state)
+    assert orch("logs", run_id, on=here, says=None).code == 0
+    assert RunRecord(run_id).names == THREE
+    ran = orch("resume", run_id, *GRANTED, on=here, says=None)
+    assert ran.code == 0, ran.err
+    assert newest(here) == [("1", f"40:{SHA}")] * 3
+
+
 def test_a_checkpoint_that_rank_0_has_not_reported_is_not_taken_over(orch: Orch, state: Path) -> None:
     here, run_id = left_behind(orch, state)
     lan.keep_checkpoint(here.nodes["gamma"], run_id, 9999)

@@ -34,8 +34,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 REMIND_S = 10.0
 FILES_DIFFER_S = 60.0
 """A failure within this time of a start with different files may follow from them: ranks load them at the beginning."""
-COPY_START_S, COPY_BYTES_PER_S = 120.0, 1e6
-"""Time for a copy of files: this, and that of all bytes at the speed of the slowest link that is waited for."""
+COPY_STALL_S = 120.0
+"""Time for which a copy without a byte is waited for: both sides end it earlier, but the last file is synced."""
 GONE = "its connection ended: its container has ended, or its network is cut"
 
 
@@ -157,7 +157,7 @@ class Coordinator:
         if self._running and node.here:  # its container restarted before the loss of its connection was noticed
             return [*self.gone(rank, now), *self.ready(rank, generation, now, results)]
         if not node.copying_until:
-            self._files.reset()
+            self._files.compare_again()
         node.here = node.ready = True
         node.results, node.copying_until = results, 0.0
         self.generation = max(self.generation, generation)
@@ -166,6 +166,11 @@ class Coordinator:
     def relisted(self, results: ResultFiles | None) -> None:
         """Files were copied to rank 0's node."""
         self._nodes[0].results = results
+
+    def copying(self, rank: int, now: float) -> None:
+        """Bytes of a copy to or from this node have arrived: a slow link takes its time."""
+        node = self._hear(rank, now)
+        node.copying_until = now + COPY_STALL_S if node.copying_until else 0.0
 
     def alive(self, rank: int, now: float) -> list[Order]:
         node = self._hear(rank, now)
@@ -316,10 +321,9 @@ class Coordinator:
             return []
         matched = self._files.match([node.results for node in self._nodes])
         orders: list[Order] = [Notice(event=event) for event in matched.events]
-        copied_bytes = sum(file.size for files in matched.copies.values() for file in files)
         for rank, files in matched.copies.items():
             self._nodes[rank].ready = False
-            self._nodes[rank].copying_until = now + COPY_START_S + copied_bytes / COPY_BYTES_PER_S
+            self._nodes[rank].copying_until = now + COPY_STALL_S
             orders.append(CopyFiles(node_rank=rank, files=files, upload=matched.upload))
         if matched.copies or now < self._not_before:
             return orders

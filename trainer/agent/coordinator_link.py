@@ -103,6 +103,8 @@ class CoordinatorServer:
         if now - self._pinged >= PING_S:
             self._pinged = now
             self._send(Ping())
+        while self._files.moved:
+            self._coordinator.copying(self._files.moved.pop(), now)
         yield from self._pass_on(self._coordinator.tick(now))
 
     def close(self) -> None:

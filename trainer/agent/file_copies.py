@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Thread
 
 from contract.result_files import ResultFile
@@ -34,6 +35,8 @@ class FileServer:
         self._streams: dict[int, socket.socket] = {}
         self.expected: dict[int, Sequence[ResultFile]] = {}
         """Files that a node was asked to send, by its rank."""
+        self.moved = set[int]()
+        """Ranks of the nodes to or from which bytes were copied since they were last removed from it."""
 
     def take(self, node_rank: int, connected: socket.socket) -> None:
         """Serve an authenticated node on this connection. A second stream of the same node ends its first."""
@@ -50,16 +53,17 @@ class FileServer:
             self.drop(node_rank)
 
     def _serve(self, node_rank: int, connected: socket.socket) -> None:
+        moved = partial(self.moved.add, node_rank)
         try:
             with connected:
                 connected.settimeout(STALL_S)
                 with connected.makefile("rb", 0) as stream:
                     request = read_line(stream)
                 if "offered" not in request:
-                    send_files(connected, self._folder, read_paths(request, "wanted"))
+                    send_files(connected, self._folder, read_paths(request, "wanted"), moved)
                 elif files := self.expected.pop(node_rank, ()):
                     send_line(connected, {"wanted": [file.path for file in files]})
-                    received = receive_files(connected, self._folder, files)
+                    received = receive_files(connected, self._folder, files, moved)
                     send_line(connected, {"files": received.files, "problem": received.problem})
         except (OSError, MisfitError) as error:
             self._note(f"files {node_rank}", f"a stream of files has ended: {error}")

@@ -6,6 +6,7 @@ other ranks are copied by it, too, if that was asked for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -18,6 +19,8 @@ OFF, RESULTS, ALL = "off", "results", "all"
 """Modes of a copy: nothing, files of rank 0's node, or those of other ranks, too."""
 BYTES_PER_S = 100e6
 """Assumed speed of a copy, for a line about its time: a link of 1 Gbit/s."""
+COPY_TRIES = 3
+"""Copies to or from a node that are begun before one start: a link that a copy breaks would delay it for ever."""
 _FIRST, _GATHERED, _COPIED, _MATCHED = range(4)
 """Not compared yet; files of other ranks are at rank 0's node; nodes have its files; nothing is left to do."""
 STATE_SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".json", ".tar", ".zip"})
@@ -44,9 +47,16 @@ class FileLists:
     """A file with which the newest start began on some nodes alone; empty: there is none."""
     _stage: int = _FIRST
     _reported: set[str] = field(default_factory=set)
+    _tries: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    """Copies that were begun since the last start, by the name of the node; True: from it."""
 
     def reset(self) -> None:
-        """Compare again before the next start."""
+        """Compare before another start."""
+        self._tries.clear()
+        self.compare_again()
+
+    def compare_again(self) -> None:
+        """Compare again before the same start: a node has returned."""
         self._stage = _FIRST
 
     def match(self, lists: Sequence[ResultFiles | None]) -> Matched:
@@ -62,41 +72,58 @@ class FileLists:
             self._stage = _GATHERED
             events += self._of_others(found)
             if uploads := self._uploads(found):
-                return Matched(events=self._new(events), copies=uploads, upload=True)
+                self._tries.update((name, True) for name in uploads)
+                return self._copies(events, uploads, upload=True)
         if self._stage == _GATHERED:
             self._stage = _COPIED
             events += self._of_source(found)
-            if found.missing and self._why_not(found) is None:
-                copies = {self.names.index(name): files for name, files in found.missing.items()}
-                return Matched(events=self._new(events), copies=copies)
+            copies = {name: files for name, files in found.missing.items() if self._why_not(found, name) is None}
+            if copies:
+                self._tries.update((name, False) for name in copies)
+                return self._copies(events, copies)
         self._stage, self.unequal = _MATCHED, _state_of(found)
         return Matched(events=self._new(events))
 
-    def _uploads(self, found: FileDifferences) -> dict[int, tuple[ResultFile, ...]]:
+    def _copies(
+        self, events: Sequence[OutputsEvent], files: Mapping[str, tuple[ResultFile, ...]], *, upload: bool = False
+    ) -> Matched:
+        copies = {self.names.index(name): each for name, each in files.items()}
+        return Matched(events=self._new(events), copies=copies, upload=upload)
+
+    def _uploads(self, found: FileDifferences) -> dict[str, tuple[ResultFile, ...]]:
         """Files of other ranks, each from the first node that has it."""
-        taken, uploads = set[str](), dict[int, tuple[ResultFile, ...]]()
-        for name, files in found.elsewhere.items() if self.mode == ALL else ():
+        taken, uploads = set[str](), dict[str, tuple[ResultFile, ...]]()
+        for name, files in found.elsewhere.items():
             own = tuple(file for file in files if file.path not in taken)
-            if own and within_limit(own):
-                uploads[self.names.index(name)] = own
+            if own and self._why_not_of_others(name, own) is None:
+                uploads[name] = own
                 taken |= {file.path for file in own}
         return uploads
 
-    def _why_not(self, found: FileDifferences) -> str | None:
+    def _why_not(self, found: FileDifferences, name: str) -> str | None:
         if self.mode == OFF:
             return "off"
-        return None if all(map(within_limit, found.missing.values())) else "limit"
+        if not all(map(within_limit, found.missing.values())):
+            return "limit"
+        return "connection" if self._tries[name, False] >= COPY_TRIES else None
+
+    def _why_not_of_others(self, name: str, files: Sequence[ResultFile]) -> str | None:
+        if self.mode != ALL:
+            return "other_ranks"
+        if not within_limit(files):
+            return "limit"
+        return "connection" if self._tries[name, True] >= COPY_TRIES else None
 
     def _of_source(self, found: FileDifferences) -> list[OutputsEvent]:
         events = list[OutputsEvent]()
-        files = {file.path: file for each in found.missing.values() for file in each}
-        if files:
-            event = _missing(tuple(files.values()), self.names[0], tuple(found.missing))
-            sent = sum(file.size for each in found.missing.values() for file in each)
+        reasons = {name: self._why_not(found, name) for name in found.missing}
+        for why_not in dict.fromkeys(reasons.values()):
+            lists = {name: files for name, files in found.missing.items() if reasons[name] == why_not}
+            files = {file.path: file for each in lists.values() for file in each}
+            event = _missing(tuple(files.values()), self.names[0], tuple(lists))
+            sent = sum(file.size for each in lists.values() for file in each)
             outdated, seconds = set(files) <= found.outdated, max(1, round(sent / BYTES_PER_S))
-            events.append(
-                replace(event, outdated=outdated, other_ranks=False, seconds=seconds, why_not=self._why_not(found))
-            )
+            events.append(replace(event, outdated=outdated, other_ranks=False, seconds=seconds, why_not=why_not))
         if found.differing:
             path, node = next(iter(found.differing.items()))
             more = len(found.differing) - 1
@@ -106,10 +133,8 @@ class FileLists:
     def _of_others(self, found: FileDifferences) -> list[OutputsEvent]:
         events = list[OutputsEvent]()
         for name, files in found.elsewhere.items():
-            limit = None if within_limit(files) else "limit"
-            why_not = limit if self.mode == ALL else "other_ranks"
             event = _missing(files, name, (self.names[0],))
-            events.append(replace(event, other_ranks=True, why_not=why_not))
+            events.append(replace(event, other_ranks=True, why_not=self._why_not_of_others(name, files)))
         return events
 
     def _new(self, events: Sequence[OutputsEvent]) -> tuple[OutputsEvent, ...]:

@@ -11,17 +11,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from contract.result_files import SIZE_LIMIT, ResultFile
 from trainer.agent.messages import MisfitError, values_of, whole
-from trainer.agent.result_folder import CHUNK, RefusedFileError, ResultFolder
+from trainer.agent.result_folder import RefusedFileError, ResultFolder
 
 STALL_S = 30.0
 """Time without a byte after which a stream ends."""
+CHUNK = 128 * 1024
+"""Bytes that are sent at once, and within `STALL_S`."""
 LONGEST_LINE = 64 * 1024
 LONGEST_PROBLEM = 300
 
@@ -37,18 +39,27 @@ class Received:
     """First file that was not copied, and why; empty: all were."""
 
 
-def send_files(connected: socket.socket, folder: ResultFolder, paths: Sequence[str]) -> None:
-    """Send these files. One that cannot be read is named with the reason. OSError: the connection has ended."""
+def _unobserved() -> None:
+    pass
+
+
+def send_files(
+    connected: socket.socket, folder: ResultFolder, paths: Sequence[str], moved: Callable[[], None] = _unobserved
+) -> None:
+    """Send these files. One that cannot be read is named with the reason. OSError: the connection has ended.
+
+    `moved` is called after each piece.
+    """
     connected.settimeout(STALL_S)
     for path in paths:
         try:
             with folder.reading(path) as descriptor:
-                _send_file(connected, path, descriptor)
+                _send_file(connected, path, descriptor, moved)
         except RefusedFileError as error:
             send_line(connected, {"path": path, "problem": str(error)})
 
 
-def _send_file(connected: socket.socket, path: str, descriptor: int) -> None:
+def _send_file(connected: socket.socket, path: str, descriptor: int, moved: Callable[[], None]) -> None:
     before, digest = os.fstat(descriptor), hashlib.sha256()
     send_line(connected, {"path": path, "size": before.st_size})
     left = before.st_size
@@ -58,21 +69,30 @@ def _send_file(connected: socket.socket, path: str, descriptor: int) -> None:
             raise ConnectionError("a file became shorter while it was read")
         digest.update(piece)
         connected.sendall(piece)
+        moved()
         left -= len(piece)
     after = os.fstat(descriptor)
     is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
     send_line(connected, {"sha256": digest.hexdigest() if is_same else ""})
 
 
-def receive_files(connected: socket.socket, folder: ResultFolder, files: Sequence[ResultFile]) -> Received:
-    """Write these files into the folder of the run, in the order in which they were asked for."""
+def receive_files(
+    connected: socket.socket,
+    folder: ResultFolder,
+    files: Sequence[ResultFile],
+    moved: Callable[[], None] = _unobserved,
+) -> Received:
+    """Write these files into the folder of the run, in the order in which they were asked for.
+
+    `moved` is called after each piece.
+    """
     began, arrived, size, problems = time.monotonic(), 0, 0, list[str]()
     connected.settimeout(STALL_S)
     try:
-        with folder.room(sum(file.size for file in files)) as room, connected.makefile("rb", CHUNK) as stream:
+        with folder.room(sum(file.size for file in files)) as room, connected.makefile("rb") as stream:
             for file in files:
                 try:
-                    _receive_file(stream, folder, file, room)
+                    _receive_file(stream, folder, file, room, moved)
                     arrived, size = arrived + 1, size + file.size
                 except RefusedFileError as error:
                     problems.append(f"{file.path}: {error}")
@@ -82,7 +102,9 @@ def receive_files(connected: socket.socket, folder: ResultFolder, files: Sequenc
     return Received(files=arrived, bytes=size, seconds=time.monotonic() - began, problem=first)
 
 
-def _receive_file(stream: io.IOBase, folder: ResultFolder, file: ResultFile, room: Path) -> None:
+def _receive_file(
+    stream: io.BufferedReader, folder: ResultFolder, file: ResultFile, room: Path, moved: Callable[[], None]
+) -> None:
     """Write one file. RefusedFileError: it is not copied, and the stream continues. MisfitError, OSError: the stream
     ends."""
     header = read_line(stream)
@@ -95,10 +117,11 @@ def _receive_file(stream: io.IOBase, folder: ResultFolder, file: ResultFile, roo
         raise MisfitError(f"{file.path} has {size} bytes instead of {file.size}")
     with folder.writing(file, room) as incoming:
         while incoming.size < size:
-            piece = stream.read(min(CHUNK, size - incoming.size))
+            piece = stream.read1(min(CHUNK, size - incoming.size))
             if not piece:
                 raise ConnectionError("the stream ended within a file")
             incoming.write(piece)
+            moved()
         if read_line(stream).get("sha256") != incoming.sha256:
             raise RefusedFileError("its content changed on the way, or while it was read")
 

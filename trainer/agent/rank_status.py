@@ -68,7 +68,7 @@ def begin(environ: Mapping[str, str], activity: Activity) -> None:
             counter.count(optimizer)
         RankStatus(Path(environ[FOLDER]), counter, activity).start()
     except (OSError, RuntimeError) as error:  # no space, descriptor or thread is left
-        _complain(error)
+        _complain(Path(environ[FOLDER]), error)
 
 
 class _Counter:
@@ -111,11 +111,11 @@ class _AfterTorch:
             sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path)
         if spec and spec.loader:
-            _run_after(spec.loader, action)
+            _run_after(spec.loader, action, self._folder)
         return spec
 
 
-def _run_after(loader: Any, action: Callable[[ModuleType], None]) -> None:
+def _run_after(loader: Any, action: Callable[[ModuleType], None], folder: Path) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -123,7 +123,7 @@ def _run_after(loader: Any, action: Callable[[ModuleType], None]) -> None:
         try:
             action(module)
         except Exception as error:
-            _complain(error)
+            _complain(folder, error)
 
     loader.exec_module = exec_module
 
@@ -152,8 +152,7 @@ class RankStatus(threading.Thread):
                 time.sleep(EVERY_S)
         except Exception as error:  # a rank without a status must not be taken for a frozen one
             self._path.unlink(missing_ok=True)
-            if self._folder.exists():  # otherwise the agent has ended
-                _complain(error)
+            _complain(self._folder, error)
 
     def _write(self) -> None:
         os.pwrite(self._descriptor, (json.dumps(self.status()) + "\n").ljust(_WIDTH).encode(), 0)
@@ -206,8 +205,9 @@ class RankStatus(threading.Thread):
             self._largest = max(sizes, default=None)
 
 
-def _complain(error: Exception) -> None:
-    print(f"this rank reports no status any more: {type(error).__name__}: {error}", file=sys.stderr)
+def _complain(folder: Path, error: Exception) -> None:
+    if folder.exists():  # otherwise the agent has ended, and with it the rank: this is a process that it left behind
+        print(f"this rank reports no status any more: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _noted(activity: Activity | None) -> dict[str, Any]:

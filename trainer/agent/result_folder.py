@@ -36,7 +36,6 @@ SPARE_BYTES = 256 * 1024 * 1024
 ASIDE = ".copying"
 ABANDONED_S = 24 * 3600.0
 """Age from which a folder of incomplete files is of an agent that was killed."""
-CHUNK = 1024 * 1024
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 """Errors of a file system without hard links."""
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -134,6 +134,11 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
         say(f"\nthe nodes have the request, and continue stopping\n  → at once: orch stop {chosen.run_id} --timeout 0")
         raise
     report_errors(outcome.error for outcome in done.outcomes)
+    if done.not_recorded:
+        say(
+            f"! the record of run {chosen.run_id} on this computer cannot be written ({done.not_recorded}): it does not"
+            f" say that the run was stopped; its nodes do\n  → free space: {record.folder}"
+        )
     ended = (outcome.item.node.name for outcome in done.outcomes if not outcome.error)
     return StoppedRun(
         run_id=chosen.run_id,

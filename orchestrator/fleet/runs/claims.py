@@ -1,6 +1,7 @@
 """Claim an attempt on the nodes before anything of an earlier one is stopped: of two claimants, one continues the run.
 
-The folder `runs/RUN/attempts/N` of a node is the claim; `mkdir` makes it for one claimant alone. A single node that
+The folder `runs/RUN/attempts/N` of a node is the claim. It is filled under another name and renamed, which succeeds for
+one claimant alone; a connection that is cut in between leaves no claim without its id. A single node that
 names another claimant is left out; two of them, or more than half, are believed.
 """
 
@@ -46,20 +47,22 @@ later() {
   done
   return 1
 }
+make() {  # a folder that is not empty has no other one renamed to its name
+  mkdir -p -- "$run" && umask 077 && mkdir -p -- "$a" && new=$(mktemp -d -- "$a/.$1.XXXXXX") || return 1
+  printf '%s\n' "$3" >"$new/owner" && printf '%s\n' "$2" >"$new/id" && mv -T -- "$new" "$a/$1" && return 0
+  rm -rf -- "$new"
+  return 1
+}
 if [ "$6" != user ] && [ -e "$run/stopped" ]; then printf 'stopped by %s\n' "$(text "$run/stopped")"; exit 19; fi
 later "$3" && exit 17
 if [ "$7" = look ]; then
   [ ! -d "$a/$3" ] || [ "$(text "$a/$3/id")" = "$4" ] || { by "$3"; exit 17; }
   exit 0
 fi
-mkdir -p -- "$run" || exit 1
-umask 077
-mkdir -p -- "$a" || exit 1
-if mkdir -- "$a/$3" 2>/dev/null; then
-  printf '%s\n' "$5" >"$a/$3/owner" && printf '%s\n' "$4" >"$a/$3/id.new" || exit 1
-  mv -f -- "$a/$3/id.new" "$a/$3/id" || exit 1
-elif [ "$(text "$a/$3/id")" != "$4" ]; then
-  by "$3"; exit 17
+if [ "$(text "$a/$3/id")" != "$4" ] && ! why=$(make "$3" "$4" "$5" 2>&1) && [ "$(text "$a/$3/id")" != "$4" ]; then
+  [ -d "$a/$3" ] && { by "$3"; exit 17; }
+  printf '%s\n' "$why" >&2
+  exit 1
 fi
 later "$3" && exit 17  # one that came in between wins
 [ "$6" = user ] && rm -f -- "$run/stopped"
@@ -83,7 +86,8 @@ exit 0
 class NodesClaimed:
     """Nodes on which an attempt was claimed, and the others."""
 
-    held: tuple[str, ...]
+    claim: ClaimEntry
+    held: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Nodes that alone speak of another claimant or of a stop, and their words."""
     failed: Mapping[str, OrchError] = field(default_factory=dict)
@@ -113,7 +117,7 @@ def claim_on(
     if claiming.is_lost([]):
         release(nodes, places, run_id, claim)
         raise claiming.lost()
-    return NodesClaimed(held=tuple(claiming.held), left_out=claiming.refused, failed=claiming.failed)
+    return NodesClaimed(claim=claim, held=tuple(claiming.held), left_out=claiming.refused, failed=claiming.failed)
 
 
 def release(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, claim: ClaimEntry) -> None:

@@ -239,11 +239,22 @@ def collect_logs(
             number = 0
             for line in container.node.engine.logs(container.id, since=last):
                 entry = run_line(container, line, veil)
+                record.note_checkpoint(entry, container.id)  # first: a line that is stored is not collected again
                 kept.keep(entry)
-                record.note_checkpoint(entry, container.id)
                 number += 1
         if kept.problem:
             raise UnkeptError(kept.problem)
         return number
 
     return fan_out(containers, bring)
+
+
+def note_checkpoints(containers: Sequence[RunningContainer], record: RunRecord) -> None:
+    """Record the checkpoints that these containers reported, although their lines may have been collected before. Those
+    that do not answer are left out."""
+
+    def note(container: RunningContainer) -> None:
+        for line in container.node.engine.logs(container.id):
+            record.note_checkpoint(run_line(container, line, record.veil), container.id)
+
+    fan_out(containers, note)

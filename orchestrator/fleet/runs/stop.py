@@ -53,6 +53,8 @@ class Stopped:
     """Step of the last checkpoint that rank 0 reported as written and verified."""
     left: Mapping[str, str]
     """Nodes where a container may still run, each with the reason."""
+    not_recorded: str = ""
+    """Why the record does not say that the run was stopped; empty if it does."""
 
 
 def stop_run(
@@ -67,11 +69,12 @@ def stop_run(
     """End every container of the run on these nodes, whatever attempt its label names.
 
     A mark in the run's folder keeps agents from starting to train again, then SIGTERM goes to all containers together,
-    SIGKILL after `timeout_s`; the lines are recorded and the containers removed. Then the nodes are asked again.
+    SIGKILL after `timeout_s`; the lines are recorded and the containers removed. Then the nodes are asked again. A
+    record that cannot be written keeps none of this from being done.
 
     `silent`: nodes that gave no answer; `places`: the project's folder on each node.
     """
-    record.mark_stopping()
+    not_recorded = _problem(record.mark_stopping)
     by = f"{getpass.getuser()}@{socket.gethostname()}"
     text = f"stopped by {by} at {datetime.now(UTC).isoformat(timespec='seconds')}"
     marked = [node for node in nodes if node.name in places]
@@ -84,10 +87,20 @@ def stop_run(
     checkpoint = last_checkpoint(record)
     step = checkpoint[0] if checkpoint else None
     if record.outcome() is None:  # a run that had ended before stays what it was
-        record.save_outcome("stopped", "no checkpoint" if step is None else f"checkpoint of step {step}")
+        reason = "no checkpoint" if step is None else f"checkpoint of step {step}"
+        not_recorded = _problem(lambda: record.save_outcome("stopped", reason)) or not_recorded
     may_hold = _may_hold(record.newest_plan(), run, [node.name for node in nodes], silent)
     left = may_hold | _still_there(nodes, record.run_id, outcomes)
-    return Stopped(outcomes=outcomes, checkpoint_step=step, left=left)
+    return Stopped(outcomes=outcomes, checkpoint_step=step, left=left, not_recorded=not_recorded)
+
+
+def _problem(write: Callable[[], None]) -> str:
+    """Why the record cannot be written, as with a full disk; empty if it was."""
+    try:
+        write()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _mark(node: Node, place: str, run_id: str, text: str) -> None:

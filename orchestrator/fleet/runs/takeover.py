@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.claims import LONGEST_OWNER, TIMEOUT_S
-from orchestrator.fleet.runs.find_runs import find_runs
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs
+from orchestrator.fleet.runs.read_logs import note_checkpoints
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
@@ -90,12 +91,18 @@ def disagreement(plan: Plan, claims: Sequence[NodeClaim]) -> str:
 
 
 def take_over(nodes: Sequence[Node], plan: Plan, source: str) -> None:
-    """Record the attempt of this plan, which another computer launched, as one that this computer knows."""
+    """Record the attempt of this plan, which another computer launched, as one that this computer knows, and the
+    checkpoints that its leading node has reported: lines that were read before counted for nothing."""
     by_name = {node.name: node for node in nodes}
     found = [run for run in find_runs(nodes).runs if run.run_id == plan.run_id]
     containers = {name: id for run in found for name, id in _containers(run, plan, by_name).items()}
     by = f"{getpass.getuser()}@{platform.node()}"
-    RunRecord(plan.run_id).save_takeover(plan, containers, source=source, by=by)
+    record = RunRecord(plan.run_id)
+    record.save_takeover(plan, containers, source=source, by=by)
+    leading = [name for name in containers if record.leads(name, plan.attempt)]
+    note_checkpoints(
+        [RunningContainer(node=by_name[name], node_rank=0, id=containers[name]) for name in leading], record
+    )
 
 
 def _containers(run: Run, plan: Plan, nodes: Mapping[str, Node]) -> dict[str, str]:

@@ -242,9 +242,9 @@ class _LogReader:
                 for line in container.node.engine.logs(container.id, follow=True, since=self.last):
                     entry = run_line(container, line, veil)
                     known = "" if line.time > known else known
+                    self._record.note_checkpoint(entry, container.id)
                     if not known:
                         kept.keep(entry)
-                    self._record.note_checkpoint(entry, container.id)
                     known = "" if line.time == known else known
                     self.last = line.time
                     while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):

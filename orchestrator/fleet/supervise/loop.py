@@ -14,6 +14,7 @@ from contract.events import CheckpointWritten
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.fan_out import Notify, begin
 from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.runs.claims import NodesClaimed
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_containers
@@ -28,7 +29,7 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import Replanned, RunLine
-from orchestrator.state.journal_entries import ClaimEntry, Why
+from orchestrator.state.journal_entries import Why
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""
@@ -109,7 +110,7 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
     record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if interrupted := record.next():  # an earlier supervisor ended between two attempts
-        plan, containers = move(how, plan, interrupted.claim)
+        plan, containers = move(how, plan, NodesClaimed(claim=interrupted.claim))
     while True:
         outcome = follow_attempt(
             containers,
@@ -129,28 +130,29 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
         else:
             names, patience_s = (*(part.node for part in plan.nodes), *outcome.then.nodes), STOP_TIMEOUT_S
         why: Why = "replan" if isinstance(outcome.then, Replan) else "add_nodes"
-        claim = claim_next(how.pool, plan, names, why, outcome.samples_per_step)
+        claimed = claim_next(how.pool, plan, names, why, outcome.samples_per_step)
         stop_containers([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
-            plan, containers = move(how, plan, claim)
+            plan, containers = move(how, plan, claimed)
         except OrchError as error:
             failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
             record.save_outcome(State.FAILED.value, failure.reason)
             return replace(outcome, state=State.FAILED, failure=failure, then=None)
 
 
-def move(how: Supervision, plan: Plan, claim: ClaimEntry) -> tuple[Plan, tuple[RunningContainer, ...]]:
+def move(how: Supervision, plan: Plan, claimed: NodesClaimed) -> tuple[Plan, tuple[RunningContainer, ...]]:
     """Start the attempt that was claimed; retry where something else fails meanwhile. Raises the last error, and then
     the claim is undone."""
     for number in range(TRIES):
         try:
-            next_plan, containers = start_next_attempt(how.pool, plan, claim, how.callbacks.notify)
+            next_plan, containers = start_next_attempt(how.pool, plan, claimed, how.callbacks.notify)
         except OrchError as error:
             if number == TRIES - 1:
-                undo_claim(how.pool, plan, claim, str(error))
+                undo_claim(how.pool, plan, claimed.claim, str(error))
                 raise
             how.callbacks.failed(error)
             how.rest(FIRST_PAUSE_S * 2**number)
+            claimed = NodesClaimed(claim=claimed.claim)  # all are asked: a node may be back
             continue
         how.callbacks.update(Replanned(plan=next_plan))
         return next_plan, containers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -62,13 +62,13 @@ def resume_run(
     try:
         return start_next_attempt(pool, plan, claim, notify)
     except BaseException as error:
-        undo_claim(pool, plan, claim, str(error))
+        undo_claim(pool, plan, claim.claim, str(error))
         raise
 
 
 def claim_next(
     pool: NodePool, plan: Plan, names: Sequence[str], why: Why, samples_per_step: int | None = None
-) -> ClaimEntry:
+) -> NodesClaimed:
     """Claim the attempt after this plan's for these nodes, on all nodes that answer. Nothing was stopped yet.
 
     ConflictError: another computer continues the run, or it was stopped. Nothing is claimed then.
@@ -76,11 +76,10 @@ def claim_next(
     record = RunRecord(plan.run_id)
     claim = record.claim(plan, names, why, samples_per_step)
     try:
-        _claim_on_nodes(pool, plan, claim)
+        return _claim_on_nodes(pool, plan, claim, pool.nodes)
     except BaseException as error:
         undo_claim(pool, plan, claim, str(error))
         raise
-    return claim
 
 
 def undo_claim(pool: NodePool, plan: Plan, claim: ClaimEntry, reason: str) -> None:
@@ -90,22 +89,24 @@ def undo_claim(pool: NodePool, plan: Plan, claim: ClaimEntry, reason: str) -> No
     RunRecord(plan.run_id).forget_intent(claim.attempt, reason)
 
 
-def _claim_on_nodes(pool: NodePool, plan: Plan, claim: ClaimEntry) -> NodesClaimed:
-    own = sorted(name for name in claim.nodes if name in pool.nodes)
-    in_turn = [pool.nodes[name] for name in (*own, *sorted(pool.nodes.keys() - set(own)))]
+def _claim_on_nodes(pool: NodePool, plan: Plan, claim: ClaimEntry, names: Collection[str]) -> NodesClaimed:
+    in_turn = [pool.nodes[name] for name in sorted(names, key=lambda name: (name not in claim.nodes, name))]
     return claim_on(in_turn, places_in(pool.request.nodes, pool.request.project), plan.run_id, claim)
 
 
 def start_next_attempt(
-    pool: NodePool, plan: Plan, claim: ClaimEntry, notify: Notify
+    pool: NodePool, plan: Plan, claimed: NodesClaimed, notify: Notify
 ) -> tuple[Plan, tuple[RunningContainer, ...]]:
     """Launch the claimed attempt on those of its nodes that answer and are fit; a step keeps its number of samples.
 
-    It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. PreflightError:
-    too few nodes are fit. Other errors are those of the launch, which was undone.
+    It resumes from the newest intact checkpoint on one of them, with the code and data of the launch. Nodes that did
+    not answer the claim just now are not asked again. PreflightError: too few nodes are fit. Other errors are those of
+    the launch, which was undone.
     """
-    record, names = RunRecord(plan.run_id), [name for name in claim.nodes if name in pool.nodes]
-    claimed = _claim_on_nodes(pool, plan, claim)
+    record, claim, silent = RunRecord(plan.run_id), claimed.claim, claimed.failed
+    names = [name for name in claim.nodes if name in pool.nodes]
+    answered = [name for name in names if name not in silent]
+    claimed = _claim_on_nodes(pool, plan, claim, answered if claimed.held else pool.nodes)
     wanted = [pool.nodes[name] for name in names if name in claimed.held]
     cleared = fan_out(wanted, lambda node: _clear(node, record, claim), timeout_s=CLEAR_S)
     foreign = {outcome.item.name: outcome.error for outcome in cleared if isinstance(outcome.error, ConflictError)}
@@ -118,7 +119,7 @@ def start_next_attempt(
     )
     facts, refused = fit(pool, [node.name for node in wanted], plan.run_id)
     refused += [f"{name}: it shows {words}" for name, words in claimed.left_out.items() if name in names]
-    refused += [str(error) for name, error in {**claimed.failed, **foreign}.items() if name in names]
+    refused += [str(error) for name, error in {**silent, **claimed.failed, **foreign}.items() if name in names]
     if len(facts) < min(pool.min_nodes, len(names)):
         raise PreflightError(
             f"only {len(facts)} of the remaining nodes are fit: {'; '.join(refused)}",
@@ -185,7 +186,7 @@ class PreviousAttempt:
         bring_newest(self.nodes, plan, newest, notify)
         bring_results(self.nodes, self.places, plan, self.results.result(), notify, large=large)
         taking = {part.node for part in plan.nodes}
-        elsewhere = {name: self.places[name] for name in self.nodes if name not in taking}
+        elsewhere = {name: self.places[name] for name in self.nodes if name not in {*taking, *newest.silent}}
         return launch(self.nodes, plan, fresh=fresh, elsewhere=elsewhere, notify=notify)
 
 
