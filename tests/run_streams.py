@@ -419,7 +419,9 @@ def between_attempts() -> Stream:
 
 
 def no_rank_yet() -> Stream:
-    return launched()
+    s = launched()
+    s.write(1, "alpha", "agent of node 0 of 3")
+    return s
 
 
 def half_stopped() -> Stream:
@@ -497,7 +499,7 @@ CASES = (
     (
         stop_while_restarting,
         Expected(at=16, phase="stopping", severity="info", codes=("restarted",), step=110, restarts=1),
-    ),  # fmt: skip
+    ),
     (record_lost, Expected(at=15, phase="running", severity="info", codes=("no_record",), step=110)),
     (checkpoint_9999, Expected(at=15, phase="running", severity="info", codes=("unreported_checkpoint",), step=110)),
     (returning_node, Expected(at=32, phase="running", step=40)),

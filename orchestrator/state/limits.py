@@ -14,7 +14,7 @@ NO_PROGRESS_S = 60.0
 LOSSES, READINGS, TAIL, MOMENTS, FAILURES = 240, 60, 400, 100, 50
 """Newest values that are kept: losses, samples of a node, its log lines, its rare events, its failures."""
 STARTS = 1000
-"""Starts of the ranks of an attempt that are told apart."""
+"""Starts of the ranks of an attempt that are counted."""
 RECENT = 512
 """Newest lines of a node by which a line that is read twice is recognized."""
 LINE_CHARS = 2000

@@ -30,7 +30,7 @@ from contract.resources import ResourceUsage
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Run
 from orchestrator.state.journal import Journal
-from orchestrator.state.limits import FAILURES, LOSSES, MOMENTS, READINGS, RECENT, TAIL
+from orchestrator.state.limits import FAILURES, LOSSES, MOMENTS, READINGS, TAIL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,11 @@ class TailLine:
     rank: int | None
     """Global rank; None for a line of the agent."""
     text: str
-    """Safe to show, and cut to a bounded length."""
+    """Cut to a bounded length, and not yet safe to show."""
 
 
 @dataclass(slots=True, kw_only=True)
-class RankState:
+class RankPart:
     """A rank in the current generation, by the lines of its node."""
 
     stage: str = "started"
@@ -59,7 +59,7 @@ class RankState:
     """Why it takes no part in the training."""
     line_at: float | None = None
     last_line: str = ""
-    """Its newest log line, safe to show."""
+    """Its newest log line that is not blank, not yet safe to show."""
     failed: RankFailed | None = None
     stopped: bool = False
     """Whether it was asked to stop, and did."""
@@ -76,15 +76,17 @@ class AttemptPart:
     """When its newest line was written."""
     starts: dict[str, int] = field(default_factory=dict)
     """Starts of its ranks: time of each → number of the generation."""
+    generation: int = 0
+    """Number of the newest generation that its agent has reported."""
     started_at: float | None = None
     """When its ranks last started."""
     is_restarting: bool = False
     """Whether its newest report of agents is that all ranks are about to start again."""
-    ranks: dict[int, RankState] = field(default_factory=dict)
+    ranks: dict[int, RankPart] = field(default_factory=dict)
     progress: ProgressEvent | None = None
     """The newest report of progress, completed by the figures of earlier ones; its step never decreases within a
     generation."""
-    progress_at: float | None = None
+    progress_at: float = 0.0
     progress_generation: int = 0
     """Number of starts at its time: figures of an earlier one are those before a restart."""
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class AttemptPart:
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES))
     printed: OutputProgress | None = None
     """The newest progress read from the output of a rank."""
-    printed_at: float | None = None
+    printed_at: float = 0.0
     checkpoint: CheckpointWritten | None = None
     """The newest verified checkpoint."""
     joined: GroupJoined | None = None
@@ -118,13 +120,14 @@ class AttemptPart:
     """The first failure of a rank in this generation."""
     usage_sampled: ResourceUsage | None = None
     """The newest sample of resources in its lines."""
+    usage_at: float | None = None
     moments: deque[tuple[float, Event]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     """Its newest rare events, each with its time."""
     tail: deque[TailLine] = field(default_factory=lambda: deque(maxlen=TAIL))
     last_time: str = ""
     """Time of its newest line, as the node's engine has it."""
-    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Hashes of its newest lines."""
+    recent: dict[int, None] = field(default_factory=dict)
+    """Hashes of its newest lines, the newest last."""
     clock_ahead_s: float = 0.0
     """Seconds to subtract from its times: its clock was ahead, or was set back."""
 
@@ -178,14 +181,16 @@ class RunState:
     as_of: float = 0.0
     """When the newest fact was seen."""
     attempt: int | None = None
+    """The current attempt: that on record, or a later one that most nodes show."""
     claim: str = ""
+    """Id of its claim on record."""
     master: str = ""
     """Node of rank 0."""
     recorded_forecast: Forecast | None = None
     nodes: dict[str, NodeState] = field(default_factory=dict)
     """In the order of node_rank, then nodes without a part in it."""
     foreign: dict[tuple[str, str], ForeignContainer] = field(default_factory=dict)
-    """By node and id of the container."""
+    """Node and id of the container → what is known of it."""
     lines_not_stored: str = ""
     """Why lines are not stored completely on this computer; empty: they are."""
 
@@ -193,7 +198,8 @@ class RunState:
     def is_superseded(self) -> bool:
         """Whether most nodes show a later attempt than the recorded one: another computer has continued the run."""
         current = self.journal.current
-        return bool(current and self.attempt is not None and self.attempt > current.number)
+        of_a_job = bool(self.plan and self.plan.cluster)  # of which the scheduler makes the attempts
+        return bool(current and self.attempt is not None and self.attempt > current.number and not of_a_job)
 
     @property
     def has_record(self) -> bool:
@@ -234,4 +240,4 @@ class RunState:
         if coordinator is None:
             return 0
         part = coordinator.part
-        return max(len(part.starts), *part.starts.values(), 1) - 1 + part.is_restarting
+        return max(len(part.starts), part.generation, 1) - 1 + part.is_restarting

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.state.condition import Condition, Severity
-from orchestrator.state.phase import Phase
+from orchestrator.state.condition import SEVERITIES, Condition, Severity
+from orchestrator.state.conditions import conditions_of
+from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.run_state import RunState
 
 
@@ -39,4 +40,19 @@ class Verdict:
 
 def verdict(state: RunState, now: float) -> Verdict:
     """The verdict on a run at this time."""
-    raise NotImplementedError
+    phase = phase_of(state)
+    conditions = sorted(conditions_of(state, phase, now), key=lambda one: -SEVERITIES.index(one.severity))
+    by_phase: Severity = _OF_PHASE.get(phase, "ok")
+    worst = max([by_phase, *(one.severity for one in conditions)], key=SEVERITIES.index)
+    end = state.journal.end
+    return Verdict(
+        phase=phase,
+        severity=worst,
+        conditions=tuple(conditions),
+        reason=end.reason if end and not state.is_superseded else "",
+        as_of=state.as_of,
+        source="record" if state.has_record and not state.is_superseded else "nodes",
+    )
+
+
+_OF_PHASE: dict[Phase, Severity] = {Phase.FAILED: "error", Phase.LOST: "error", Phase.UNKNOWN: "warning"}
