@@ -7,7 +7,7 @@ from typing import Any
 
 from contract.events import GenerationEnded, LivenessReported, Restarting
 from orchestrator.specs.run import ACTIVE, State
-from orchestrator.state.condition import Code, Condition, Severity
+from orchestrator.state.condition import Code, Condition, Scalar, Severity
 from orchestrator.state.limits import ABSENT_S, NODE_SILENT_S, STUCK_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import progress_of
@@ -95,7 +95,11 @@ def _restarted(state: RunState) -> Condition:
     coordinator = state.coordinator
     newest = coordinator.part.ends[-1] if coordinator and coordinator.part.ends else GenerationEnded()
     left = newest.restarts_left if isinstance(newest, Restarting) else None
-    values = {"restarts": state.restarts, "reason": newest.reason or newest.outcome or "", "restarts_left": left}
+    values: dict[str, Scalar] = {
+        "restarts": state.restarts,
+        "reason": newest.reason or newest.outcome or "",
+        "restarts_left": left,
+    }
     node = newest.node if newest.node in {one.name for one in state.members} else ""
     return Condition(code=Code.RESTARTED, severity="info", node=node or "", rank=newest.rank, values=values)
 
