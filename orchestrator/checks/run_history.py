@@ -45,7 +45,7 @@ from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import newest_output, output_place, output_words
 from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
-from orchestrator.checks.run_report import Machine, Moment, OptionUsed, Phase, RunReport, SampleText
+from orchestrator.checks.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 from orchestrator.specs.curve import Curve, CurvePoints
 from orchestrator.specs.launch_options import RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
@@ -361,11 +361,11 @@ class _Phases:
     def _begin(self, name: str, time: float) -> None:
         self._begun.append((time, name))
 
-    def spans(self, zero: float, end: float) -> tuple[Phase, ...]:
+    def spans(self, zero: float, end: float) -> tuple[RunSection, ...]:
         begun = [(zero, "launch"), *self._begun]
         ends = [time for time, _ in begun[1:]] + [end]
         return tuple(
-            Phase(name=name, begin_s=max(0.0, begin - zero), end_s=max(0.0, until - zero))
+            RunSection(name=name, begin_s=max(0.0, begin - zero), end_s=max(0.0, until - zero))
             for (begin, name), until in zip(begun, ends, strict=True)
             if name and until > begin
         )

@@ -49,7 +49,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class RunSection:
     """A stretch of a run: `launch`, `start`, `measure`, `train`, `restart`."""
 
     name: str
@@ -118,7 +118,7 @@ class RunReport:
     curves: tuple[Curve, ...]
     curves_left_out: int
     """Number of figures without a curve: there were too many."""
-    phases: tuple[Phase, ...]
+    phases: tuple[RunSection, ...]
     moments: tuple[Moment, ...]
     moments_left_out: int
     postmortem: Postmortem

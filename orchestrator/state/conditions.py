@@ -1,0 +1,177 @@
+"""Rules that find the conditions of a run, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from contract.events import GenerationEnded, LivenessReported, Restarting
+from orchestrator.specs.run import ACTIVE, State
+from orchestrator.state.condition import Code, Condition, Scalar, Severity
+from orchestrator.state.limits import ABSENT_S, NODE_SILENT_S, STUCK_S
+from orchestrator.state.phase import STOPPED_CODE, Phase
+from orchestrator.state.progress import progress_of
+from orchestrator.state.run_state import NodeState, RunState
+from orchestrator.state.stragglers import slow_node
+
+RULES = {
+    "stopped": Code.RANK_STUCK,
+    "blocked": Code.RANK_STUCK,
+    "idle": Code.RANK_STUCK,
+    "all idle": Code.RANK_STUCK,
+    "ended": Code.RUN_BLOCKED,
+    "deadlock": Code.RUN_BLOCKED,
+    "network": Code.RUN_BLOCKED,
+    "all sleeping": Code.QUIET,
+}
+"""Rows of the coordinator's table; of every other one, ranks wait for one that works."""
+TRAINS = (Phase.STARTING, Phase.RUNNING)
+ENDED = (Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED)
+
+
+def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
+    """All conditions of a run in this phase."""
+    if phase in TRAINS:
+        yield from _liveness(state, now)
+        yield from _peers(state, now)
+        yield from _speed(state, phase, now)
+    yield from _nodes(state, phase, now)
+    yield from _containers(state, phase)
+    if phase.is_active and state.restarts:
+        yield _restarted(state)
+    yield from _record(state, phase)
+
+
+# ── Ranks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _liveness(state: RunState, now: float) -> Iterator[Condition]:
+    """The coordinator alone decides: the same report of another node does not count."""
+    coordinator = state.coordinator
+    if coordinator is None:
+        return
+    part = coordinator.part
+    if report := part.liveness:
+        since = part.liveness_at - max(0.0, report.seconds or 0.0)
+        code = RULES.get(report.rule or "", Code.WAITING_FOR_RANK)
+        yield _reported(state, report, code, _severity(report, now - since), since)
+    if report := part.exchange:
+        yield _reported(state, report, Code.NO_EXCHANGE, "warning", None)
+    printed = progress_of(state, Phase.RUNNING, now).printed
+    if printed and printed.not_finite in ("nan", "inf"):
+        values = {"not_finite": printed.not_finite, "step": printed.not_finite_since}
+        yield Condition(code=Code.LOSS_NOT_FINITE, severity="warning", rank=printed.rank, values=values)
+
+
+def _severity(report: LivenessReported, seconds: float) -> Severity:
+    if report.fault:
+        return "error" if report.rule == "stopped" or seconds >= STUCK_S else "warning"
+    is_long = seconds >= STUCK_S and report.rule != "all sleeping"
+    return "warning" if is_long else "info"
+
+
+def _reported(
+    state: RunState, report: LivenessReported, code: Code, severity: Severity, since: float | None
+) -> Condition:
+    known = {one.name for one in state.members}
+    names = [name for name in report.nodes or () if name in known]
+    ranks = report.ranks or ()
+    values: dict[str, Any] = {
+        "rule": report.rule, "text": report.text or "", "fix": report.fix or "", "seconds": report.seconds,
+        "ranks": ",".join(map(str, ranks)), "nodes": ",".join(names),
+    }  # fmt: skip
+    one = len(ranks) == 1
+    node, rank = (names[0] if one and names else ""), (ranks[0] if one else None)
+    return Condition(code=code, severity=severity, node=node, rank=rank, since=since, values=values)
+
+
+def _speed(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
+    if phase is Phase.RUNNING and not progress_of(state, phase, now).is_before_restart and (slow := slow_node(state)):
+        yield slow
+
+
+def _restarted(state: RunState) -> Condition:
+    """All ranks started again; the cause is that of the newest end of a generation, by the coordinator."""
+    coordinator = state.coordinator
+    newest = coordinator.part.ends[-1] if coordinator and coordinator.part.ends else GenerationEnded()
+    left = newest.restarts_left if isinstance(newest, Restarting) else None
+    values: dict[str, Scalar] = {
+        "restarts": state.restarts,
+        "reason": newest.reason or newest.outcome or "",
+        "restarts_left": left,
+    }
+    node = newest.node if newest.node in {one.name for one in state.members} else ""
+    return Condition(code=Code.RESTARTED, severity="info", node=node or "", rank=newest.rank, values=values)
+
+
+# ── Nodes and containers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _peers(state: RunState, now: float) -> Iterator[Condition]:
+    coordinator = state.coordinator
+    if coordinator is None:
+        return
+    part, known = coordinator.part, {one.name for one in state.members}
+    for name, since in part.waiting_for.items():
+        severity: Severity = "warning" if now - since >= ABSENT_S else "info"
+        if name in known:
+            yield Condition(code=Code.NODE_ABSENT, severity=severity, node=name, since=since)
+    for name, since in part.peers_silent.items():
+        if name in known:
+            yield Condition(code=Code.PEER_SILENT, severity="warning", node=name, since=since)
+
+
+def _nodes(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
+    if not (phase.is_active or phase is Phase.LOST):
+        return
+    severity: Severity = "error" if phase is Phase.LOST else "warning"
+    for one in state.members:
+        if (since := silent_since(one, now)) is not None:
+            values = {"error": one.error}
+            yield Condition(code=Code.NODE_SILENT, severity=severity, node=one.name, since=since, values=values)
+
+
+def silent_since(node: NodeState, now: float) -> float | None:
+    """Since when a node does not answer this computer; None: it does, or is not asked."""
+    if node.silent_since is not None:
+        return node.silent_since
+    answered = node.last_answer_at
+    is_sampled = node.usage_at is not None and answered == node.usage_at
+    return answered if is_sampled and answered is not None and now - answered > NODE_SILENT_S else None
+
+
+def _containers(state: RunState, phase: Phase) -> Iterator[Condition]:
+    for one in state.members:
+        facts = one.container
+        failed = facts is not None and facts.state is State.FAILED and facts.exit_code != STOPPED_CODE
+        if failed and facts and (phase.is_active or phase is Phase.FAILED):
+            values = {"exit_code": facts.exit_code, "oom_killed": facts.oom_killed, "error": facts.error}
+            yield Condition(code=Code.CONTAINER_FAILED, severity="error", node=one.name, values=values)
+        is_missing = one.is_missing and state.was_looked_for and phase is not Phase.LAUNCHING
+        if is_missing and phase.is_active:
+            yield Condition(code=Code.CONTAINER_MISSING, severity="warning", node=one.name)
+        if phase in ENDED and facts and facts.state in ACTIVE:
+            yield Condition(code=Code.STILL_RUNNING, severity="warning", node=one.name)
+    for foreign in state.foreign.values():
+        values = {"attempt": foreign.attempt, "is_active": foreign.is_active}
+        yield Condition(code=Code.FOREIGN_CONTAINER, severity="warning", node=foreign.node, values=values)
+
+
+# ── Record ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _record(state: RunState, phase: Phase) -> Iterator[Condition]:
+    if state.is_superseded:
+        recorded = state.journal.current.number if state.journal.current else None
+        values = {"attempt": state.attempt, "recorded": recorded, "user": state.run.user if state.run else ""}
+        yield Condition(code=Code.SUPERSEDED, severity="warning", values=values)
+    if not state.has_record:
+        yield Condition(code=Code.NO_RECORD, severity="info")
+    if state.lines_not_stored and phase.is_active:
+        values = {"reason": state.lines_not_stored}
+        yield Condition(code=Code.LINES_NOT_STORED, severity="warning", values=values)
+    leader = state.leader
+    for one in state.members:
+        if leader is not None and one is not leader and one.part.checkpoint:
+            step = one.part.checkpoint.step
+            yield Condition(code=Code.UNREPORTED_CHECKPOINT, severity="info", node=one.name, values={"step": step})

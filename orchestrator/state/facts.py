@@ -1,0 +1,112 @@
+"""Facts about a run, the only input of its state. `seen` is the time at which this computer learned of one, in seconds
+since 1970 by a clock that never jumps: a fact that is stored decides the same when it is read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contract.cost_model.forecast import Forecast
+from contract.resources import ResourceUsage
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import ContainerFacts, Run
+from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRead:
+    """A line of a container of the run."""
+
+    seen: float
+    line: RunLine
+    container: str = ""
+    """Id of the container; empty: not known, and the line counts for the current attempt."""
+    attempt: int | None = None
+    """Attempt by the container's label; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSeen:
+    """The run as the containers on the nodes show it."""
+
+    seen: float
+    run: Run
+    unreachable: tuple[str, ...] = ()
+    """Nodes that did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNotSeen:
+    """No node that answered has a container of the run."""
+
+    seen: float
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerSeen:
+    """The container of the current attempt on a node, after a change: it has started, or ended."""
+
+    seen: float
+    node: str
+    facts: ContainerFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerGone:
+    """The node answers, and has no container of the run any more."""
+
+    seen: float
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeAnswered:
+    """The node has answered."""
+
+    seen: float
+    node: str
+    usage: ResourceUsage | None = None
+    """Resources in use; None: the answer does not hold them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUnanswered:
+    """The node does not answer, or refuses."""
+
+    seen: float
+    node: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalRead:
+    """The record of the run on this computer. It is read before lines and containers of the attempts that it has."""
+
+    seen: float
+    journal: Journal
+    plan: Plan | None = None
+    """Plan of its current attempt."""
+    forecast: Forecast | None = None
+    """The forecast on record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinesNotStored:
+    """From now on, lines are not stored completely on this computer."""
+
+    seen: float
+    reason: str
+
+
+Fact = (
+    LineRead
+    | RunSeen
+    | RunNotSeen
+    | ContainerSeen
+    | ContainerGone
+    | NodeAnswered
+    | NodeUnanswered
+    | JournalRead
+    | LinesNotStored
+)

@@ -1,0 +1,256 @@
+"""Lines of a node: each changes that node's part of the attempt alone, so that lines of two nodes may be read in any
+order."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from contract.events import (
+    AgentEvent,
+    CheckpointWritten,
+    Evaluated,
+    Event,
+    Finished,
+    ForecastMade,
+    GenerationEnded,
+    GenerationStarted,
+    GroupJoined,
+    LivenessReported,
+    NodesEvent,
+    NodesMeasured,
+    NodesRecovered,
+    NodesStalled,
+    OptionsChosen,
+    OutputProgress,
+    OutputsEvent,
+    ProgressEvent,
+    RankFailed,
+    RankLeftOut,
+    RankStarted,
+    Rebalanced,
+    ResourcesSampled,
+    Restarting,
+    SampleWritten,
+    StacksTaken,
+    StepDone,
+    TrainingDone,
+    TrainingResumed,
+    TrainingStopped,
+    WaitingForNodes,
+)
+from contract.liveness_watch import EXCHANGE_RULES
+from orchestrator.checks.hang import timestamp
+from orchestrator.checks.output_progress import newest_output
+from orchestrator.checks.progress import with_figures
+from orchestrator.checks.stragglers import share_of
+from orchestrator.specs.run_events import RunLine
+from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
+from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
+
+RARE = (
+    CheckpointWritten, Evaluated, GenerationEnded, GenerationStarted, LivenessReported, NodesEvent, OutputsEvent,
+    RankFailed, RankLeftOut, Rebalanced, TrainingDone, TrainingResumed, TrainingStopped,
+)  # fmt: skip
+"""Events that a timeline shows."""
+SHORT_CHARS = 16 * 1024
+"""A longer event is kept without its long texts."""
+MOST_NAMES = 256
+SET_BACK_S = 1.0
+"""Seconds by which a line may be older than the one before it: the two streams of a container are merged."""
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+def read_line(node: NodeState, line: RunLine, seen: float) -> float | None:
+    """Take a line into account. Return when it was written, by this computer's clock; None: it was read before."""
+    part = node.part
+    mark = hash((line.time, line.rank, line.text))
+    if mark in part.recent:
+        return None
+    part.recent[mark] = None
+    if len(part.recent) > RECENT:
+        del part.recent[next(iter(part.recent))]
+    at = _written_at(part, line.time, seen)
+    part.lines += 1
+    event = line.event
+    if event is None:
+        _read_text(part, line, at)
+    else:
+        _read_event(node, line, event if len(line.text) <= SHORT_CHARS else _shortened(event), at)
+    return at
+
+
+def _written_at(part: AttemptPart, time: str, seen: float) -> float:
+    """A line that was read late counts when it was written. A clock that is ahead, or is set back, counts from there
+    on by what it differs."""
+    written = timestamp(time) or seen
+    before, part.last_time = timestamp(part.last_time), time
+    if before and written < before - SET_BACK_S and part.read_at is not None:
+        part.clock_ahead_s = written - part.read_at
+    part.clock_ahead_s = max(part.clock_ahead_s, written - seen)
+    part.read_at = min(seen, written - part.clock_ahead_s)
+    return part.read_at
+
+
+def _rank(part: AttemptPart, rank: int | None) -> RankPart | None:
+    if rank is None or (rank not in part.ranks and len(part.ranks) >= RANKS):
+        return None
+    return part.ranks.setdefault(rank, RankPart())
+
+
+def _read_text(part: AttemptPart, line: RunLine, at: float) -> None:
+    text = line.text[:LINE_CHARS]
+    number = part.tail[-1].number + 1 if part.tail else 1
+    part.tail.append(TailLine(number=number, at=at, time=line.time, rank=line.rank, text=text))
+    if rank := _rank(part, line.rank):
+        rank.line_at = at
+        rank.last_line = text if text.strip() else rank.last_line
+
+
+def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None:
+    part = node.part
+    if isinstance(event, AgentEvent):
+        part.generation = max(part.generation, event.generation or 0)
+    if isinstance(event, RARE):
+        part.moments.append((at, event))
+    match event:
+        case ProgressEvent():
+            _progress(part, event, at)
+        case OutputProgress():
+            _printed(part, event, at)
+        case ResourcesSampled():
+            part.usage_sampled, part.usage_at = event.usage, at
+            _positions(part, event)
+        case StacksTaken():
+            _positions(part, event)
+        case GenerationStarted():
+            _start(part, event, line.time, at)
+        case Restarting() | Finished():
+            _end(part, event)
+        case LivenessReported():
+            _liveness(part, event, at)
+        case NodesEvent():
+            _peers(part, event, at)
+        case _:
+            _of_rank(part, event)
+
+
+def _of_rank(part: AttemptPart, event: Event) -> None:
+    """Events that describe a rank, or the setup of the training."""
+    rank = _rank(part, event.rank)
+    match event:
+        case RankStarted() if rank:
+            rank.started = event
+        case GroupJoined():
+            part.joined = event
+            if rank:
+                rank.stage = "joined"
+        case RankLeftOut() if rank:
+            rank.stage, rank.left_out = "left_out", event.why or ""
+        case RankFailed():
+            part.failed = part.failed or event
+            if rank:
+                rank.stage, rank.failed = "ended", event
+        case ForecastMade() if event.rank == 0:
+            part.forecast = event.forecast
+        case NodesMeasured():
+            part.measurement = event.measurement
+        case OptionsChosen():
+            part.options = event
+        case SampleWritten():
+            part.samples.append((event.text or "")[:LINE_CHARS])
+
+
+# ── Progress ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _progress(part: AttemptPart, event: ProgressEvent, at: float) -> None:
+    """The step never decreases within a generation: a checkpoint is reported when it is written, maybe steps later."""
+    earlier, generation = part.progress, len(part.starts)
+    if earlier and part.progress_generation == generation:
+        merged = with_figures(event, earlier)
+        steps = [step for step in (merged.step, earlier.step) if step is not None]
+        part.progress = replace(merged, step=max(steps, default=None))
+    else:
+        final = event.final_step or (earlier.final_step if earlier else None)
+        part.progress = replace(event, final_step=final)
+    part.progress_at, part.progress_generation = at, generation
+    if rank := _rank(part, event.rank):
+        rank.stage = "ended" if isinstance(event, TrainingDone | TrainingStopped) else "joined"
+        rank.stopped |= isinstance(event, TrainingStopped)
+    part.stopped |= isinstance(event, TrainingStopped)
+    if isinstance(event, StepDone):
+        shares = {name: share_of(event, name) for name in ("waiting", "exchanging")}
+        part.shares = {name: share for name, share in shares.items() if share is not None}
+        if event.loss is not None:
+            part.losses.append(event.loss)
+    if isinstance(event, CheckpointWritten) and event.verified and event.step is not None:
+        part.checkpoint = event
+
+
+def _printed(part: AttemptPart, event: OutputProgress, at: float) -> None:
+    part.printed = newest_output([event], part.printed)
+    if part.printed is event:
+        part.printed_at = at
+        if event.loss is not None and part.progress is None:
+            part.losses.append(event.loss)
+
+
+def _positions(part: AttemptPart, event: ResourcesSampled | StacksTaken) -> None:
+    positions = event.positions if isinstance(event, ResourcesSampled) else event.ranks
+    for position in positions or ():
+        if rank := _rank(part, position.rank):
+            rank.position = position
+
+
+# ── Reports of agents ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _start(part: AttemptPart, event: GenerationStarted, time: str, at: float) -> None:
+    """All ranks of the node are new. Its container, started again, counts generations from 1 again."""
+    if len(part.starts) < STARTS:
+        part.starts[time] = event.generation or 1
+    part.started_at, part.is_restarting, part.stopped = at, False, False
+    part.finished = part.failed = part.liveness = part.exchange = None
+    part.ranks, part.waiting_for, part.peers_silent = {}, {}, {}
+
+
+def _end(part: AttemptPart, event: Restarting | Finished) -> None:
+    part.ends.append(event)
+    part.liveness = part.exchange = None
+    part.waiting_for, part.peers_silent = {}, {}
+    if isinstance(event, Finished):
+        part.finished, part.is_restarting = event, False
+    else:
+        part.is_restarting = True
+
+
+def _liveness(part: AttemptPart, event: LivenessReported, at: float) -> None:
+    if event.rule in EXCHANGE_RULES:
+        part.exchange = event
+    else:
+        part.liveness = event if event.rule else None
+        part.liveness_at = at
+
+
+def _peers(part: AttemptPart, event: NodesEvent, at: float) -> None:
+    since, names = at - max(0.0, event.seconds or 0.0), (event.nodes or ())[:MOST_NAMES]
+    if isinstance(event, WaitingForNodes):
+        part.waiting_for = {name: min(part.waiting_for.get(name, since), since) for name in names}
+    elif isinstance(event, NodesStalled):
+        part.peers_silent = dict([*dict.fromkeys(names, since).items(), *part.peers_silent.items()][:MOST_NAMES])
+    elif isinstance(event, NodesRecovered):
+        part.peers_silent = {name: one for name, one in part.peers_silent.items() if name not in names}
+
+
+def _shortened(event: AnyEvent) -> AnyEvent:
+    """The event without texts and values beyond a bound: of a forecast, whose tables are bounded, all stays."""
+    long: dict[str, Any] = {}
+    for one in fields(event):
+        value = getattr(event, one.name)
+        if isinstance(value, str):
+            long[one.name] = value[:LINE_CHARS]
+        elif isinstance(value, tuple) and one.name not in ("positions", "ranks"):
+            long[one.name] = value[:MOST_NAMES]
+    return replace(event, **long, others={})

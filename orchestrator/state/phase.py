@@ -1,0 +1,127 @@
+"""Phase of a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from contract.events import Finished
+from orchestrator.specs.run import ACTIVE, State
+from orchestrator.state.run_state import NodeState, RunState
+
+STOPPED_CODE = 143
+"""Exit code after SIGTERM."""
+
+
+class Phase(StrEnum):
+    """Phase of a run: the words on every screen, in JSON and in the record."""
+
+    QUEUED = "queued"
+    """A job that its scheduler has not started yet."""
+    LAUNCHING = "launching"
+    """Claimed, and its containers are being made."""
+    STARTING = "starting"
+    """Containers run, and their agents have not started the ranks yet."""
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    """A stop was requested, and a container has not ended yet."""
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"
+    """No node that has a part of the run answers."""
+    UNKNOWN = "unknown"
+    """Its end was not seen from here."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the run has not ended, as far as is known."""
+        return self in ACTIVE_PHASES
+
+
+ACTIVE_PHASES = (Phase.QUEUED, Phase.LAUNCHING, Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING)
+
+
+def phase_of(state: RunState) -> Phase:
+    """The first row that applies: the record's end, its stop, then the containers, then the coordinator's reports."""
+    members, journal = state.members, state.journal
+    if state.is_superseded:
+        return _by_containers(state, members)
+    if journal.end:
+        return _recorded(journal.end.state)
+    if journal.stop:
+        has_ended = members and all(_has_ended(one) or one.is_missing for one in members)
+        return Phase.STOPPED if has_ended else Phase.STOPPING
+    if journal.pending and not any(one.container for one in members):
+        return Phase.LAUNCHING
+    return _by_containers(state, members)
+
+
+def _recorded(word: str) -> Phase:
+    try:
+        return Phase(word)
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _by_containers(state: RunState, members: list[NodeState]) -> Phase:
+    shown = [one for one in members if one.container]
+    answering = [one for one in shown if one.silent_since is None]
+    if shown and all(_has_ended(one) for one in members):
+        return _end_of(state, members)
+    active = [one for one in answering if not _has_ended(one)]
+    if not active:
+        return _out_of_sight(state, members)
+    statuses = {one.container.status for one in active if one.container}
+    if statuses == {"queued"}:
+        return Phase.QUEUED
+    if statuses == {"created"}:
+        return Phase.LAUNCHING
+    coordinator = state.coordinator
+    if coordinator is None:
+        return Phase.RUNNING
+    if coordinator.part.is_restarting:
+        return Phase.RESTARTING
+    part = coordinator.part
+    has_begun = part.starts or part.generation or part.ranks or part.progress
+    return Phase.RUNNING if has_begun or not part.lines else Phase.STARTING
+
+
+def _out_of_sight(state: RunState, members: list[NodeState]) -> Phase:
+    """No container that runs can be seen."""
+    coordinator = state.coordinator
+    if coordinator and coordinator.part.finished:
+        return _outcome(coordinator.part.finished)
+    if not state.was_looked_for and members and not any(one.silent_since for one in members):
+        return Phase.UNKNOWN
+    if any(one.silent_since is not None for one in members) or state.unreachable:
+        return Phase.LOST
+    return Phase.UNKNOWN
+
+
+def _has_ended(node: NodeState) -> bool:
+    """Whether its container of the current attempt has ended."""
+    return node.container is not None and node.container.state not in ACTIVE
+
+
+def _end_of(state: RunState, members: list[NodeState]) -> Phase:
+    """The coordinator's verdict counts; without one that of other agents, then the exit codes."""
+    coordinator = state.coordinator
+    if coordinator and coordinator.part.finished:
+        return _outcome(coordinator.part.finished)
+    outcomes = {_outcome(one.part.finished) for one in members if one.part.finished}
+    for worst in (Phase.FAILED, Phase.STOPPED, Phase.SUCCEEDED):
+        if worst in outcomes:
+            return worst
+    if all(one.container and one.container.state is State.STOPPED for one in members):
+        return Phase.STOPPED
+    codes = {one.container.exit_code for one in members if one.container and one.container.status != "stopped"}
+    if codes == {0}:
+        return Phase.SUCCEEDED
+    stopped = codes <= {0, STOPPED_CODE} or any(one.part.stopped for one in members)
+    return Phase.STOPPED if stopped else Phase.FAILED
+
+
+def _outcome(finished: Finished) -> Phase:
+    words = {"done": Phase.SUCCEEDED, "stopped": Phase.STOPPED}
+    return words.get(finished.outcome or "", Phase.FAILED)

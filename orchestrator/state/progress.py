@@ -1,0 +1,135 @@
+"""Progress of a run: by the events of its program, otherwise by what agents read from its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from contract.events import OutputProgress, ProgressEvent
+from orchestrator.checks.output_progress import SILENT_S, UNITS, remaining_s
+from orchestrator.state.limits import NO_PROGRESS_S
+from orchestrator.state.phase import Phase
+from orchestrator.state.run_state import AttemptPart, RunState
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """Progress at one moment. None: not known, or not reported."""
+
+    origin: Literal["event", "output", ""] = ""
+    """The program's own events, or what agents have read from its output; empty: neither reports any."""
+    step: int | None = None
+    final_step: int | None = None
+    epoch: float | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    losses: tuple[float, ...] = ()
+    """Those of the newest reports, the newest last."""
+    per_s: float | None = None
+    unit: str = ""
+    of_forecast: float | None = None
+    """Speed divided by the predicted speed."""
+    remaining_s: float | None = None
+    """At this moment; None, too, while the run makes no progress."""
+    compute_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    """Seconds for a rank's part of a step, by node or `NODE.LOCAL_RANK`."""
+    waiting: float | None = None
+    exchanging: float | None = None
+    """Shares of the time, from 0 to 1, in which the reporting rank waits for data, and for the other nodes."""
+    at: float | None = None
+    """When it was reported, in seconds since 1970."""
+    age_s: float | None = None
+    is_before_restart: bool = False
+    """Whether no report has come since the newest restart."""
+    printed: OutputProgress | None = None
+    """The report that was read from the output."""
+    last_line: str = ""
+    """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1."""
+        return min(1.0, self.step / self.final_step) if self.step is not None and self.final_step else None
+
+
+def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
+    """The progress of a run at this time."""
+    leader = state.leader
+    last_line = _last_line(state)
+    if leader and leader.part.progress:
+        return _reported(leader.part, leader.part.progress, phase, now, last_line)
+    parts = [node.part for node in state.members]
+    newest = _printed(parts)
+    return _read(newest, phase, now, last_line) if newest else RunProgress(last_line=last_line)
+
+
+def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float, last_line: str) -> RunProgress:
+    age_s = max(0.0, now - part.progress_at)
+    is_before_restart = part.is_restarting or part.progress_generation != len(part.starts)
+    moves = phase is Phase.RUNNING and not is_before_restart and age_s < NO_PROGRESS_S
+    left = event.remaining_s
+    known = {label: seconds for label, seconds in (event.compute_s or {}).items() if seconds is not None}
+    return RunProgress(
+        origin="event",
+        step=event.step,
+        final_step=event.final_step,
+        loss=event.loss if event.loss is not None else (part.losses[-1] if part.losses else None),
+        losses=tuple(part.losses),
+        per_s=event.per_s,
+        unit=event.unit or "samples",
+        of_forecast=event.of_forecast,
+        remaining_s=max(0.0, left - age_s) if moves and left is not None and left >= 0 else None,
+        compute_s=MappingProxyType({} if is_before_restart else known),
+        waiting=part.shares.get("waiting"),
+        exchanging=part.shares.get("exchanging"),
+        at=part.progress_at,
+        age_s=age_s,
+        is_before_restart=is_before_restart,
+        last_line=last_line,
+    )
+
+
+def _read(part: AttemptPart, phase: Phase, now: float, last_line: str) -> RunProgress:
+    event, at = part.printed or OutputProgress(), part.printed_at
+    age_s, known = max(0.0, now - at), event.unit in UNITS
+    return RunProgress(
+        origin="output",
+        step=event.step,
+        final_step=event.steps,
+        epoch=event.epoch,
+        epochs=event.epochs,
+        loss=event.loss,
+        losses=tuple(part.losses),
+        per_s=event.per_s if known else None,
+        unit=(event.unit or "") if known else "",
+        remaining_s=remaining_s(event, age_s) if phase is Phase.RUNNING else None,
+        at=at,
+        age_s=age_s,
+        printed=event,
+        last_line=last_line,
+    )
+
+
+def _printed(parts: list[AttemptPart]) -> AttemptPart | None:
+    """The part with the newest report of the lowest rank that prints its progress; one that is silent does not count
+    while another one prints."""
+    printing = [part for part in parts if part.printed]
+    newest = max((part.printed_at for part in printing), default=0.0)
+    fresh = [part for part in printing if newest - part.printed_at <= SILENT_S]
+    return min(fresh, key=_rank_of, default=None)
+
+
+def _rank_of(part: AttemptPart) -> float:
+    rank = part.printed.rank if part.printed else None
+    return float("inf") if rank is None else rank
+
+
+def _last_line(state: RunState) -> str:
+    newest, text = 0.0, ""
+    for node in state.members:
+        for number, rank in node.part.ranks.items():
+            if rank.last_line and (rank.line_at or 0.0) > newest:
+                newest, text = rank.line_at or 0.0, f"rank {number}: {rank.last_line.strip()}"
+    return text

@@ -1,0 +1,58 @@
+"""Verdict on a run: its phase, what is wrong with it, and how severe that is. No other place decides on these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.state.condition import SEVERITIES, Condition, Severity
+from orchestrator.state.conditions import conditions_of
+from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.run_state import RunState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The verdict at one moment."""
+
+    phase: Phase
+    severity: Severity
+    """That of the most severe condition, or `error` where the run has failed or is lost."""
+    conditions: tuple[Condition, ...]
+    """The most severe first."""
+    reason: str = ""
+    """Why it ended, as recorded."""
+    as_of: float
+    """When the newest fact was seen."""
+    source: Literal["record", "nodes"]
+    """Whether this computer's record says which attempt is the current one."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.severity in ("ok", "info")
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the conditions, each once."""
+        return tuple(dict.fromkeys(one.code.value for one in self.conditions))
+
+
+def verdict(state: RunState, now: float) -> Verdict:
+    """The verdict on a run at this time."""
+    phase = phase_of(state)
+    conditions = sorted(conditions_of(state, phase, now), key=lambda one: -SEVERITIES.index(one.severity))
+    by_phase: Severity = _OF_PHASE.get(phase, "ok")
+    worst = max([by_phase, *(one.severity for one in conditions)], key=SEVERITIES.index)
+    end = state.journal.end
+    return Verdict(
+        phase=phase,
+        severity=worst,
+        conditions=tuple(conditions),
+        reason=end.reason if end and not state.is_superseded else "",
+        as_of=state.as_of,
+        source="record" if state.has_record and not state.is_superseded else "nodes",
+    )
+
+
+_OF_PHASE: dict[Phase, Severity] = {Phase.FAILED: "error", Phase.LOST: "error", Phase.UNKNOWN: "warning"}
