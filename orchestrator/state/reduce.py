@@ -33,6 +33,7 @@ def apply(state: RunState, fact: Fact) -> None:
             if node := _node(state, fact.node):
                 _answer(node, fact.seen)
                 if fact.usage:
+                    node.sampled_at = fact.seen
                     use(node, fact.usage, fact.seen)
         case NodeUnanswered():
             if node := _node(state, fact.node):
@@ -203,7 +204,7 @@ def _read(state: RunState, fact: LineRead) -> None:
     if node.container and node.container.status == "created":
         node.container = _started(node.container)  # it has started since it was seen
     usage = node.part.usage_sampled
-    if usage and node.part.usage_at == at and (node.usage_at is None or at - node.usage_at > FRESH_S):
+    if usage and node.part.usage_at == at and (node.sampled_at is None or at - node.sampled_at > FRESH_S):
         use(node, usage, at)
 
 
