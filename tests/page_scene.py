@@ -34,11 +34,15 @@ from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.runs import RunCurves, RunList
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.render.live import LiveModel
-from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_events import NodeSampled, NodeSilent, RunFound, RunLine, Tick, WatchEvent
+from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import Fact, LineRead, NodeAnswered, NodeUnanswered, RunSeen
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_found import RunFound
+from orchestrator.state.run_state import RunState
+from orchestrator.watch.live import LiveState
 from tests import lan
 
 RUN = "gpt2-c0de"
@@ -157,7 +161,7 @@ TRACEBACK = (
 
 @dataclass
 class PlayedWatch:
-    """A watch whose events are made up: nodes that report what they use, and a run whose steps come."""
+    """A watch whose facts are made up: nodes that report what they use, and a run whose steps come."""
 
     names: tuple[str, ...]
     run_id: str = RUN
@@ -166,11 +170,11 @@ class PlayedWatch:
     pause_s: float = 0.5
     silent: set[str] = field(default_factory=set)
     """Names of nodes that do not answer from now on."""
-    extra: list[WatchEvent] = field(default_factory=list)
-    """Events to come before the next ones."""
+    extra: list[Fact] = field(default_factory=list)
+    """Facts to come before the next ones."""
     closed: Event = field(default_factory=Event)
 
-    def events(self) -> Iterator[WatchEvent]:
+    def facts(self) -> Iterator[Fact | RunFound | Tick]:
         now = time.time()
         yield self.found(now)
         while not self.closed.is_set():
@@ -179,9 +183,9 @@ class PlayedWatch:
                 yield self.extra.pop(0)
             for number, name in enumerate(self.names):
                 if name in self.silent:
-                    yield NodeSilent(node=name, error=NodeUnreachableError("no answer in 5 s", node=name))
+                    yield NodeUnanswered(seen=seen_now(), node=name, error="no answer in 5 s")
                 else:
-                    yield NodeSampled(node=name, usage=usage(number, now))
+                    yield NodeAnswered(seen=seen_now(), node=name, usage=usage(number, now))
             if self.run_id and self.step < self.final:
                 self.step += 1
                 yield self.line(now, encode_event(step_event(self.step, final=self.final)))
@@ -205,11 +209,15 @@ class PlayedWatch:
             self.line(now - 0.42 * (self.step - step), encode_event(step_event(step, final=self.final)))
             for step in range(max(1, self.step - 200), self.step)
         ]
-        return RunFound(run=run, lines=tuple(lines))
+        state = RunState(run_id=self.run_id)
+        for fact in (RunSeen(seen=seen_now(), run=run), *lines):
+            apply(state, fact)
+        return RunFound(state=state)
 
-    def line(self, at: float, text: str, name: str = "", rank: int | None = 0) -> RunLine:
+    def line(self, at: float, text: str, name: str = "", rank: int | None = 0) -> LineRead:
         node = name or self.names[0]
-        return RunLine(time=moment(at), node=node, node_rank=self.names.index(node), rank=rank, text=text)
+        line = RunLine(time=moment(at), node=node, node_rank=self.names.index(node), rank=rank, text=text)
+        return LineRead(seen=seen_now(), line=line)
 
     def close(self) -> None:
         self.closed.set()
@@ -232,7 +240,7 @@ class PlayedFleet(WatchedFleet):
 def played_parts(watch: PlayedWatch, perform: Any = None, *, interval_s: float = 2.0) -> WebParts:
     """Parts of the page for this watch. `perform`: stands for the commands that the page starts."""
     fleet = PlayedFleet(watch)
-    feed = LiveFeed(fleet.watching, LiveModel(watch.names))
+    feed = LiveFeed(fleet.watching, LiveState(watch.names))
     actions = PageActions(perform or (lambda _words, _hear: (0, "")))
     return WebParts(
         fleet=fleet, feed=feed, stream=LiveStream(feed, actions.data, interval_s=interval_s), actions=actions,

@@ -146,7 +146,7 @@ def _show_member(state: RunState, member: Member, seen: float) -> None:
         if member.container:
             _answer(node, seen)
         elif member.out_of_reach:
-            _miss(node, seen, member.reason)
+            _miss(node, seen, node.error or member.reason)
 
 
 def _hide(state: RunState, fact: RunNotSeen) -> None:

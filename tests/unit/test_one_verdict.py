@@ -9,10 +9,15 @@ from orchestrator.render.prometheus import exposition
 from orchestrator.state.condition import SEVERITIES
 from orchestrator.state.facts import Fact
 from orchestrator.state.fleet_figures import FleetFigures
+from orchestrator.state.phase import Phase
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
+from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.live import LiveState
+from orchestrator.watch.run_lines import run_lines
 from tests.each_case import failures_of
 from tests.run_streams import CASES, NAMES, RUN_ID, T0, Expected, Stream
 
@@ -55,7 +60,20 @@ def of_metrics(state: RunState, now: float) -> Shown | None:
     return shown[0], "error" if shown[0] == "lost" else severity, frozenset(code for code, _ in conditions)
 
 
-SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {"metrics": of_metrics}
+def view_of(state: RunState, now: float) -> FleetView:
+    live = LiveState(NAMES, clock=lambda: now)
+    live.add(RunFound(state=state))
+    return live.view()
+
+
+def of_page(state: RunState, now: float) -> Shown:
+    """The data that the page and `orch monitor --json` show."""
+    run = view_of(state, now).data()["run"]
+    assert (run["step"], run["restarts"]) == (progress_of(state, Phase(run["state"]), now).step, state.restarts)
+    return run["state"], run["severity"], frozenset(one["code"] for one in run["conditions"])
+
+
+SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {"metrics": of_metrics, "page": of_page}
 """What a surface shows of a state at a time; None where it shows nothing of such a run."""
 
 
@@ -65,5 +83,19 @@ def test_every_surface_shows_the_same() -> None:
         shown = {name: surface(state, T0 + expected.at) for name, surface in SURFACES.items()}
         differs = {name: one for name, one in shown.items() if one not in (None, wanted)}
         assert differs == {}, f"{make.__name__}: {differs}, not {wanted}"
+
+    assert failures_of(check, CASES) == []
+
+
+def test_the_monitor_has_words_for_the_verdict() -> None:
+    """The phase is in its title, and a line with `!` shows that something is wrong, and nothing else does."""
+
+    def check(make: Callable[[], Stream], expected: Expected) -> None:
+        view = view_of(state_of(make().facts), T0 + expected.at)
+        title, *lines = (line.plain for line in run_lines(view, 200))
+        assert title.startswith(f"run {RUN_ID}  {expected.phase}"), title
+        is_wrong = any(line.startswith("!") for line in lines)
+        assert is_wrong == (expected.severity in ("warning", "error")), f"{make.__name__}: {lines}"
+        assert view.health.severity in (expected.severity, "info"), make.__name__
 
     assert failures_of(check, CASES) == []

@@ -53,7 +53,7 @@ class LiveStream:
         if sign != self._sign or self._clock() - self._made >= self._interval_s:
             self._sign, self._made = sign, self._clock()
             error = self._feed.error
-            data = self._feed.snapshot().data()
+            data = self._feed.view().data()
             data["actions"] = actions
             data["problem"] = error and {"message": printable(error.message), "hint": printable(error.hint)}
             self._text, self._number = as_json(data), self._number + 1

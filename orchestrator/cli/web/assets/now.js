@@ -7,6 +7,7 @@ import { ago, clock, el, gib, meter, numbers, patch, percent, pill, short, span,
 
 const CURVES_MS = 5000;
 const SWAP_MIB = 512;
+const TONES = { error: "bad", warning: "warn", info: "soft" };
 
 export function now(root) {
   const about = el("section", { class: "card run", "aria-label": "Run" });
@@ -35,7 +36,7 @@ export function now(root) {
   return {
     update(snapshot) {
       patch(about, runCard(snapshot));
-      patch(health, healthLine(snapshot));
+      patch(health, healthLines(snapshot.health));
       patch(nodes, el("h2", {}, "Nodes"), nodeTable(snapshot) || el("p", { class: "soft" }, "No nodes: the inventory is gone."));
       patch(faults, faultList(snapshot));
       const run = snapshot.run?.run_id || "";
@@ -57,7 +58,7 @@ function runCard(snapshot) {
       el("p", { class: "soft" }, "A run that is launched appears here by itself: ", el("code", {}, "orch launch")),
     ];
   }
-  const active = ["running", "created"].includes(run.state);
+  const active = run.active;
   const left = run.remaining_s;
   const until = left === null ? "" : `, until ${clock(new Date(Date.now() + 1000 * left))}`;
   const done = run.progress;
@@ -79,7 +80,7 @@ function runCard(snapshot) {
       el(
         "p", {},
         run.output ? el("b", {}, run.output) : el("b", {}, done === null ? "progress unknown" : percent(done)),
-        run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
+        run.output || run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
         el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
       ),
     ),
@@ -92,7 +93,7 @@ function runCard(snapshot) {
       tile("Exchanging", percent(run.exchanging)),
       tile("Started", run.started_at ? clock(run.started_at) : "–",
         el("small", { class: "soft" }, [
-          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} ${run.restarts === 1 ? "restart" : "restarts"} seen` : "",
+          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} ${run.restarts === 1 ? "restart" : "restarts"}` : "",
           run.as_of ? `on record until ${clock(run.as_of)}` : "",
         ].filter(Boolean).join(", "))),
     ),
@@ -112,37 +113,14 @@ function tile(name, value, more = null) {
   return el("div", {}, el("dt", {}, name), el("dd", {}, value), more ? el("dd", { class: "more" }, more) : null);
 }
 
-// One line that says whether anything is wrong, and what.
-function healthLine(snapshot) {
-  const silent = snapshot.nodes.filter((node) => node.silent);
-  const waiting = snapshot.nodes.filter((node) => node.heard_s === null && !node.silent);
-  const failed = snapshot.nodes.filter((node) => ["failed", "lost"].includes(node.state) && !node.silent);
-  const straggler = snapshot.run?.straggler, ended = ["failed", "lost"].includes(snapshot.run?.state);
-  const lines = [
-    ...(ended ? [["bad", `run ${snapshot.run.run_id}`, [`${snapshot.run.state}: `, el("a", { href: `#/run/${snapshot.run.run_id}` }, "why, and what to do")]]] : []),
-    ...silent.map((node) => ["bad", node.name, node.heard_s === null ? `does not answer${because(node)}` : `silent for ${span(node.heard_s)}${because(node)}`]),
-    ...failed.map((node) => ["bad", node.name, `${node.state}${because(node)}`]),
-    ...(snapshot.run?.liveness ? [[snapshot.run.liveness.startsWith("!") ? "bad" : "warn", "ranks", snapshot.run.liveness.slice(2)]] : []),
-    ...(straggler ? [["warn", straggler.node || "all nodes", straggler.text]] : []),
-    ...snapshot.nodes.flatMap((node) => throttled(node)),
-  ];
-  if (lines.length) {
-    return el("ul", { class: "health" }, lines.map(([tone, name, text]) => el("li", { class: tone }, el("b", {}, name), " ", text)));
-  }
-  if (waiting.length) return el("p", { class: "health soft" }, `waiting for ${waiting.map((node) => node.name).join(", ")}`);
-  const count = snapshot.nodes.length;
-  return count ? el("p", { class: "health good" }, `${count === 1 ? "The node answers" : `${count === 2 ? "Both" : `All ${count}`} nodes answer`}; nothing is wrong.`) : null;
-}
-
-const because = (node) => (node.problem ? `: ${node.problem}` : "");
-
-function throttled(node) {
-  const found = (node.usage?.gpus || []).filter((gpu) => gpu.slowed_by);
-  return found.map((gpu) => ["warn", node.name, `GPU ${gpu.index} is slowed by ${gpu.slowed_by}`]);
+// What is wrong, the worst first, or one line that all is well.
+function healthLines({ lines, fine }) {
+  if (!lines.length) return fine ? el("p", { class: "health good" }, fine) : null;
+  return el("ul", { class: "health" }, lines.map(({ severity, about, text, command }) =>
+    el("li", { class: TONES[severity] }, el("b", {}, about), " ", text, command ? [" → ", el("code", {}, command)] : null)));
 }
 
 export function nodeTable(snapshot) {
-  const straggler = snapshot.run?.straggler?.node;
   const has = (choose) => snapshot.nodes.some((node) => node.usage && choose(node.usage));
   const usage = (node, draw) => (node.usage ? draw(node.usage) : "–");
   const columns = [
@@ -161,8 +139,8 @@ export function nodeTable(snapshot) {
     ...(snapshot.nodes.some((node) => node.compute_s !== null) ? [
       { title: "Part of step", class: "number", cell: (node) => (node.compute_s === null ? "–" : `${node.compute_s < 1 ? node.compute_s.toFixed(3) : short(node.compute_s)} s`) },
     ] : []),
-    ...(snapshot.nodes.some((node) => node.problem || node.name === straggler) ? [
-      { title: "Note", class: "wide", cell: (node) => (node.name === straggler ? el("span", { class: "warn" }, `slowest: ${snapshot.run.straggler.reason}`) : node.problem) },
+    ...(snapshot.nodes.some((node) => node.note) ? [
+      { title: "Note", class: "wide", cell: (node) => (node.slow ? el("span", { class: "warn" }, node.note) : node.note) },
     ] : []),
   ];
   const rows = snapshot.nodes.map((node) => ({ ...node, tone: node.silent ? "old" : null }));
@@ -170,7 +148,7 @@ export function nodeTable(snapshot) {
 }
 
 export function nodePill(node) {
-  if (node.silent) return el("span", { class: "pill s-bad" }, node.heard_s === null ? "no answer" : `silent ${span(node.heard_s)}`);
+  if (node.silent) return el("span", { class: "pill s-bad" }, node.answered_s === null ? "no answer" : `silent ${span(node.answered_s)}`);
   return ["idle", "connecting"].includes(node.state) ? el("span", { class: "pill s-idle" }, node.state) : pill(node.state);
 }
 
