@@ -55,26 +55,31 @@ def run_lines(shown: FleetView, width: int, *, ascii_only: bool = False) -> list
 def _progress(run: RunView, shown: FleetView, width: int, *, ascii_only: bool) -> Iterator[Text]:
     figures, runs = run.progress, run.phase is Phase.RUNNING
     if figures.output:
-        yield Text(figures.output)
-        return
-    if figures.step is None:
+        yield from (Text(part) for part in figures.output.split(" · "))
+    elif figures.step is None:
         yield Text("no step reported yet" if run.phase.is_active else "no step reported", GREY)
         return
-    if figures.share is not None and figures.final_step:
-        if width >= 70 and not ascii_only:
-            done = bar(figures.share, 1.0, width=20, style="green")
-            yield Text.assemble(done, ("·" * (20 - done.cell_len), GREY), f" {figures.share:.0%}")
-        percent = f" ({figures.share:.0%})" * (width < 70 or ascii_only)
-        yield Text(f"step {figures.step:,}/{figures.final_step:,}{percent}")
     else:
-        yield Text(f"step {figures.step:,}")
+        yield from _step(figures, width, ascii_only=ascii_only)
     left = figures.remaining_s
-    if left is not None and 0 < left < LONGEST_S:
-        yield Text(f"{duration(left)} left, until {clock(shown.at + left, shown.at)}", "bold")
-    elif figures.is_before_restart and run.phase.is_active:
+    if figures.is_before_restart and run.phase.is_active:
         yield Text("before the restart", GREY)
-    elif figures.step_age_s is not None and figures.step_age_s > NO_PROGRESS_S and runs:
-        yield Text(f"last step {duration(figures.step_age_s)} ago")
+    elif runs and (figures.step_age_s or 0.0) > NO_PROGRESS_S:
+        yield Text(f"last progress {duration(figures.step_age_s or 0.0)} ago")
+    elif left is not None and 0 < left < LONGEST_S and not figures.output:
+        yield Text(f"{duration(left)} left, until {clock(shown.at + left, shown.at)}", "bold")
+
+
+def _step(figures: ProgressFigures, width: int, *, ascii_only: bool) -> Iterator[Text]:
+    if figures.share is None or not figures.final_step:
+        yield Text(f"step {figures.step:,}")
+        return
+    is_drawn = width >= 70 and not ascii_only
+    if is_drawn:
+        done = bar(figures.share, 1.0, width=20, style="green")
+        yield Text.assemble(done, ("·" * (20 - done.cell_len), GREY), f" {figures.share:.0%}")
+    percent = "" if is_drawn else f" ({figures.share:.0%})"
+    yield Text(f"step {figures.step:,}/{figures.final_step:,}{percent}")
 
 
 def _shares(figures: ProgressFigures) -> Iterator[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from contract.events import Event, RankFailed
 from orchestrator.render.printable import printable
@@ -27,14 +28,16 @@ class TimelineEntry:
 
 
 def timeline_of(state: RunState) -> tuple[TimelineEntry, ...]:
-    """The newest entries of a run, the newest last."""
+    """The newest entries of a run, the newest last; one that is repeated, once."""
     found = [
         TimelineEntry(at=at, node=node.name, text=printable(text[:LONGEST]))
         for node in state.members
         for at, event in node.part.moments
         if (text := _text(event, node))
     ]
-    return tuple(sorted(found, key=lambda one: one.at)[-ENTRIES:])
+    ordered = sorted(found, key=lambda one: one.at)
+    news = [one for before, one in pairwise([None, *ordered]) if one and (before is None or one.text != before.text)]
+    return tuple(news[-ENTRIES:])
 
 
 def _text(event: Event, node: NodeState) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from orchestrator.checks.output_progress import output_words
 from orchestrator.render.printable import printable
-from orchestrator.state.condition import Condition
+from orchestrator.state.condition import Code, Condition
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.state.progress import RunProgress, progress_of
@@ -77,10 +77,10 @@ def _cause(state: RunState, judged: Verdict) -> str:
 
 
 def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> ProgressFigures:
-    runs = judged.phase is Phase.RUNNING
     age_s = figures.age_s or 0.0
-    moves = not any(one.code == "node_silent" for one in judged.conditions)
-    stalled = figures.origin != "event" or figures.is_before_restart or age_s > NO_PROGRESS_S
+    answer = not any(one.code is Code.NODE_SILENT for one in judged.conditions)
+    stalled = not figures.origin or figures.is_before_restart or age_s > NO_PROGRESS_S
+    moves = judged.phase is Phase.RUNNING and answer and not stalled
     return ProgressFigures(
         step=figures.step,
         final_step=figures.final_step,
@@ -95,7 +95,7 @@ def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> Progress
         waiting=figures.waiting,
         exchanging=figures.exchanging,
         is_before_restart=figures.is_before_restart,
-        output=output_words(figures.printed, running=runs, age_s=age_s),
+        output=output_words(figures.printed, running=moves, age_s=age_s),
         last_line=printable(figures.last_line) if stalled and judged.phase.is_active else "",
     )
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, RankFailed, Restarting, StepDone, encode_event
+from contract.events import (
+    Event,
+    GenerationStarted,
+    LivenessReported,
+    OutputProgress,
+    RankFailed,
+    Restarting,
+    StepDone,
+    encode_event,
+)
 from contract.resources import ResourceUsage
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
@@ -187,6 +196,23 @@ def test_faults_of_ranks_are_in_order_of_time_with_those_of_nodes(running: Watch
         "gamma does not answer this computer: cut",
     ]
     assert (running.run.phase, running.run.restarts) == (Phase.RESTARTING, 1)
+
+
+def test_progress_read_from_the_output_before_a_restart_is_not_current(running: Watched) -> None:
+    running.write("alpha", GenerationStarted(node="alpha", generation=1), rank=None)
+    running.write("alpha", OutputProgress(rank=0, epoch=3, epochs=10, per_s=2.0, unit="steps", remaining_s=90.0))
+    assert (running.run.progress.is_before_restart, running.run.progress.remaining_s) == (False, pytest.approx(90))
+    running.write("alpha", GenerationStarted(node="alpha", generation=2), rank=None)
+    after = running.run.progress
+    assert (after.is_before_restart, after.remaining_s, after.output) == (
+        True, None, "epoch 3/10   (read from its output)",
+    )  # fmt: skip
+
+
+def test_a_report_that_is_repeated_is_one_fault(running: Watched) -> None:
+    for _ in range(3):
+        running.write("alpha", LivenessReported(rule="stopped", fault=True, text="rank 1 is stopped"), rank=None)
+    assert [fault.text for fault in running.shown.faults] == ["rank 1 is stopped"]
 
 
 def test_the_node_that_the_others_wait_for_has_a_note(running: Watched) -> None:

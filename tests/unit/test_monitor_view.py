@@ -165,7 +165,7 @@ def test_what_is_not_known_is_shown_as_such() -> None:
 
     assert second() == "no step reported yet"
     assert second(Phase.FAILED) == "no step reported"
-    assert second(step=5, step_age_s=180.0) == "step 5 · last step 3.0 min ago"
+    assert second(step=5, step_age_s=180.0) == "step 5 · last progress 3.0 min ago"
     assert second(step=5, is_before_restart=True) == "step 5 · before the restart"
     assert second(step=5, remaining_s=1e300) == "step 5"
     assert plain(run_lines(view(run=None, looked=False), 80))[0] == "looking for a run  3 of 5 nodes answer"
