@@ -9,10 +9,10 @@ from itertools import count
 from pathlib import Path
 
 from contract.cost_model.units import seconds
-from orchestrator.checks.run_report import Machine, OptionUsed, RunReport
 from orchestrator.render.charts import Series, clock, line_chart, number, phase_bar
 from orchestrator.render.html import Content, Html, join, tag
 from orchestrator.render.why import OWNERS, headline
+from orchestrator.state.run_report import Machine, OptionUsed, RunReport
 
 PAGE_POINTS = 40_000
 """Points of all charts of a page: about 12 bytes each."""

@@ -205,7 +205,9 @@ def _positions(part: AttemptPart, event: ResourcesSampled | StacksTaken) -> None
     positions = event.positions if isinstance(event, ResourcesSampled) else event.ranks
     for position in positions or ():
         if rank := _rank(part, position.rank):
-            rank.position = position
+            before = rank.position
+            keeps_stack = position.frames is None and before and before.line == position.line
+            rank.position = replace(position, frames=before.frames) if before and keeps_stack else position
 
 
 # ── Reports of agents ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -111,5 +111,5 @@ def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
 def test_what_slurm_has_forgotten_is_known(whole: Run) -> None:
     until(lambda: not on("login", "squeue", "-h", "-t", "all", "-j", whole.job, check=False), "the job's oblivion", 60)
     assert whole.state() == "succeeded"
-    assert "is done, nothing failed" in whole.orch("why", whole.id).out
+    assert "has succeeded" in whole.orch("why", whole.id).out
     assert len(losses(whole.orch, whole.id)) == STEPS

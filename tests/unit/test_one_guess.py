@@ -42,7 +42,7 @@ SRE = (
     ("Orphaned containers are found", r"orphan", "orchestrator/checks/orphans.py"),
     ("An error decides the exit code of a command", r"exit_code|error", "orchestrator/specs/errors.py"),
     ("Secret values are hidden in what is printed", r"secret|redact", "orchestrator/specs/secret.py"),
-    ("The first failure of a run is reported afterwards", r"post_?mortem", "orchestrator/checks/postmortem.py"),
+    ("The first failure of a run is reported afterwards", r"post_?mortem", "orchestrator/state/postmortem.py"),
     ("A run is watched and restarted after failures", r"supervis", "orchestrator/fleet/supervise/loop.py"),
     ("The end of a run is decided", r"outcome", "orchestrator/fleet/supervise/run_outcome.py"),
     ("All nodes of a run are awaited at the master", r"rendezvous", "orchestrator/fleet/supervise/rendezvous.py"),

@@ -10,12 +10,13 @@ import pytest
 
 from contract.events import Event, LineRedrawn, OutputProgress, StepDone, encode_event
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
-from orchestrator.checks.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
 from orchestrator.render.report_page import report_page
 from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.state.journal import Journal
+from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
 from tests import lan
 from tests.each_case import failures_of
@@ -132,7 +133,7 @@ def history(*lines: RunLine) -> RunHistory:
 
 def test_a_report_has_its_curve_and_words() -> None:
     events = [replace(PROGRESS, step=step, loss=9.0 - step / 100) for step in (100, 200, 300)]
-    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", outcome=None, forecast=None)
+    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", journal=Journal(), forecast=None)
     curve = report.curve("train", "loss")
     assert curve
     assert (curve.x, curve.y, curve.unit) == ((1300, 1400, 1500), (8, 7, 6), OUTPUT_UNIT)
@@ -140,14 +141,14 @@ def test_a_report_has_its_curve_and_words() -> None:
     page = report_page([report], made_at="", version="")
     assert report.progress in page
     own = history(line(PROGRESS), line(StepDone(step=5, loss=1.0), 1), line(PROGRESS, 2)).report(
-        "r", outcome=None, forecast=None
+        "r", journal=Journal(), forecast=None
     )
     assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
 
 
 def test_states_of_bars_do_not_displace_the_last_lines() -> None:
     states = [line(LineRedrawn(bar="", text=f"{n}%"), 1 + n / 1000) for n in range(3000)]
-    report = history(line("ValueError: no"), *states).report("r", outcome=None, forecast=None)
+    report = history(line("ValueError: no"), *states).report("r", journal=Journal(), forecast=None)
     assert [text for _, _, text in report.last_lines] == ["ValueError: no"]
 
 

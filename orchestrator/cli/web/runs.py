@@ -15,8 +15,6 @@ from typing import Any
 
 from contract.events import ProgressEvent, StepDone
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.postmortem import write_postmortem
-from orchestrator.checks.run_report import RunReport
 from orchestrator.cli.web.plain import as_json, shown
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.evidence import recorded_evidence
@@ -30,6 +28,8 @@ from orchestrator.specs.curve import Curve
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
+from orchestrator.state.postmortem import write_postmortem
+from orchestrator.state.run_report import RunReport
 from orchestrator.watch.view_types import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60
