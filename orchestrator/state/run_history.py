@@ -64,6 +64,8 @@ LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
 OUTPUT_UNIT = "from its output"
 """In the place of a unit, of a figure that was read from the output."""
+LAUNCH = "launch"
+"""Origin of a setting of the launch, which is no option of the training."""
 _NO_FIGURES = {"epoch"}
 """Figures of a step that a curve over steps would repeat."""
 
@@ -434,7 +436,7 @@ def _settings(plan: Plan | None) -> Iterator[OptionUsed]:
         if plan and getattr(plan, each.name) != default:
             value = values.get(each.name)
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield OptionUsed(name=each.metadata["flag"].name.lstrip("-"), value=text, origin="launch")
+            yield OptionUsed(name=each.metadata["flag"].name.lstrip("-"), value=text, origin=LAUNCH)
 
 
 def _forecast_shares(forecast: Forecast | None) -> dict[str, float | None]:

@@ -234,6 +234,12 @@ class RunState:
         return next((one for one in reports if one.outcome not in ("done", "stopped")), reports[0] if reports else None)
 
     @property
+    def samples_per_step(self) -> int | None:
+        """Samples of each step, as the ranks have reported them."""
+        reports = [one.part.joined for one in self.members if one.part.joined]
+        return next((one.samples_per_step for one in reports if one.samples_per_step), None)
+
+    @property
     def forecast(self) -> Forecast | None:
         """The predicted speed of the run."""
         coordinator = self.coordinator

@@ -54,15 +54,14 @@ def outcome_of(state: RunState, plan: Plan, last: Decision, ended: Sequence[str]
         phase = Phase.RESTARTING if then else _phase(state)
     if phase is Phase.FAILED and failure is None:
         failure = _failure(state, plan, ended)
-    leader, joined = state.leader, [one.part.joined for one in state.members if one.part.joined]
-    finished = state.finished
+    leader, finished = state.leader, state.finished
     return RunOutcome(
         phase=phase,
         failure=failure,
         last_event=leader.part.progress if leader else None,
         forecast=state.forecast,
         then=then,
-        samples_per_step=next((one.samples_per_step for one in joined if one.samples_per_step), None),
+        samples_per_step=state.samples_per_step,
         checkpoint=plan.resumes is not None or any(one.part.checkpoint for one in state.members),
         note=(finished.note or "") if finished and not failure else "",
     )
