@@ -73,7 +73,7 @@ def web_app(parts: WebParts, address: WebAddress, token: str) -> Starlette:
     return Starlette(
         routes=[
             Route("/", _asset("index.html")),
-            *(Route(f"/assets/{file.name}", _asset(file.name)) for file in sorted(ASSETS.iterdir())),
+            *(Route(f"/assets/{name}", _asset(name)) for name in _asset_names()),
             Route("/api/live", routes.live),
             *(Route(path, _answered(answer)) for path, answer in get.items()),
             Route("/api/runs/{run}/{verb}", routes.act, methods=["POST"]),
@@ -98,6 +98,11 @@ def _lifespan(parts: WebParts) -> Callable[[Starlette], Any]:
             parts.curves.close()
 
     return lifespan
+
+
+def _asset_names() -> list[str]:
+    """Files of the page, those of `vendor` with their folder; not its licence and notes."""
+    return sorted(str(file.relative_to(ASSETS)) for file in ASSETS.rglob("*") if file.suffix in KINDS)
 
 
 def _asset(name: str) -> Callable[[Request], Response]:
