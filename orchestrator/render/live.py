@@ -114,12 +114,16 @@ class LiveRun:
     output: str = ""
     """Progress read from its output, in words, where its own events report none; its loss, speed and time left are
     then those of this run."""
+    output_share: float | None = None
+    """Part of the training that this output says is done, from 0 to 1."""
     said: str = ""
     """The newest log line of a rank, where it says more than steps do: before the first, and while none comes."""
 
     @property
     def progress(self) -> float | None:
         """From 0 to 1."""
+        if self.output:
+            return self.output_share
         if self.step is None or not self.final_step:
             return None
         return min(1.0, self.step / self.final_step)

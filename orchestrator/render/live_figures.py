@@ -6,7 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from contract.events import OutputProgress, ProgressEvent
-from orchestrator.checks.output_progress import UNITS, newest_output, output_warning, output_words, remaining_s
+from orchestrator.checks.output_progress import (
+    UNITS,
+    newest_output,
+    output_share,
+    output_warning,
+    output_words,
+    remaining_s,
+)
 from orchestrator.checks.stragglers import share_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.run import State
@@ -50,6 +57,7 @@ class PrintedProgress:
         known = event.unit in UNITS
         return {
             "output": output_words(event, running=running, age_s=age),
+            "output_share": output_share(event),
             "remaining_s": remaining_s(event, age) if running else None,
             "loss": event.loss,
             "per_s": event.per_s if known else None,

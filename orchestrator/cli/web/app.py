@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.checks.line_levels import LineLevel
+from orchestrator.checks.postmortem import write_postmortem
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.web.actions import PageActions
 from orchestrator.cli.web.address import WebAddress
@@ -27,8 +28,10 @@ from orchestrator.cli.web.guard import RequestGuard
 from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
 from orchestrator.cli.web.plain import as_json
-from orchestrator.cli.web.runs import ANSWER_POINTS, RESOURCES, RunCurves, RunList, only, why_view
+from orchestrator.cli.web.run_view import RESOURCES, cause_view, only
+from orchestrator.cli.web.runs import ANSWER_POINTS, RunCurves, RunList
 from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
@@ -156,7 +159,7 @@ class _Routes:
         return {**self._parts.list.data(asked.newest(), live), "age_s": asked.age_s, "problem": asked.problem}
 
     def why(self, request: Request) -> dict[str, Any]:
-        return why_view(record_of(request.path_params["run"]))
+        return cause_view(write_postmortem(recorded_evidence(record_of(request.path_params["run"]))))
 
     def curves(self, request: Request) -> dict[str, Any]:
         wanted = list(dict.fromkeys(request.query_params.getlist("run")))
