@@ -65,7 +65,7 @@ def _of_run(run: LiveRun | None) -> Iterator[tuple[str, str, str]]:
     if run.liveness:
         yield "error" if run.liveness.startswith("!") else "warning", "ranks", run.liveness[2:]
     if run.restarting:
-        yield "warning", "ranks", "all ranks restart; figures are those before"
+        yield "warning", "ranks", "restart; figures are those before"
     elif run.restarts:
         yield (
             "info",

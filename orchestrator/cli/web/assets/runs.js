@@ -10,6 +10,7 @@ import { RunSections } from "./sections.js";
 const LIST_MS = 5000, CURVES_MS = 5000, READING_MS = 700;
 const MOST = 10;
 const FIGURES = 4;
+const LAST_LINES = 40;
 
 export function runs(root, parameters) {
   const chosen = new Set((parameters.get("runs") || "").split(",").filter(Boolean).slice(0, MOST));
@@ -127,7 +128,7 @@ export function runs(root, parameters) {
 
 export function run(root, parameters, id) {
   const sections = new RunSections(root);
-  let due = 0, asking = false, explained = "", live = null;
+  let due = 0, asking = false, explained = "", live = null, drawn = false;
 
   async function load() {
     if (asking || performance.now() < due) return;
@@ -136,7 +137,10 @@ export function run(root, parameters, id) {
       const [data] = (await get("/api/curves", { run: id })).runs;
       due = performance.now() + (data.reading ? READING_MS : CURVES_MS);
       const own = live?.run_id === data.run_id ? live : data;
-      sections.draw(data, { state: own.state, buttons: buttons(data, own) });
+      const { lines } = await get("/api/logs", { run: id, number: LAST_LINES });
+      sections.draw({ ...data, last_lines: lines, lines: null }, { state: own.state, buttons: buttons(data, own) });
+      if (!drawn) sections.scroll();
+      drawn = true;
       if (!data.reading && ["failed", "unknown", "stopped"].includes(own.state) && explained !== `${data.state} ${data.ended_at}`) {
         explained = `${data.state} ${data.ended_at}`;
         sections.explain(await get(`/api/runs/${encodeURIComponent(id)}/why`));

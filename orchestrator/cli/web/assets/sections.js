@@ -145,8 +145,8 @@ function samples(data) {
 
 function lastLines(data) {
   if (!data.last_lines?.length) return null;
-  const command = el("p", { class: "soft" }, `${numbers(data.lines)} lines are on record: `, el("code", {}, `orch logs ${data.run_id}`));
-  return [el("h2", {}, "Last lines"), lineList(data.last_lines, "Last lines"), command];
+  const count = data.lines === null ? "all: " : `${numbers(data.lines)} lines are on record: `; // the page counts none
+  return [el("h2", {}, "Last lines"), lineList(data.last_lines, "Last lines"), el("p", { class: "soft" }, count, el("code", {}, `orch logs ${data.run_id}`))];
 }
 
 // Log lines [{time, node, rank, text}], the newest last.
