@@ -74,8 +74,8 @@ export function chart(title, { unit = "", over = "step", log = false, percent = 
     }
     u?.destroy();
     drawn = shape;
+    read.textContent = "";
     u = new uPlot(options(), data, plot);
-    hide();
   }
 
   function options() {

@@ -37,9 +37,10 @@ export function now(root) {
     const newest = found[found.length - 1], now = `${found.length} ${newest?.time} ${newest?.text}`;
     if (now === drawn) return;
     drawn = now;
+    const before = lines.querySelector(".lines"), atEnd = !before || before.scrollHeight - before.scrollTop - before.clientHeight < 40;
     patch(lines, el("b", {}, "Last lines"), found.length ? lineList(found, "Last lines") : el("p", { class: "soft" }, "no line yet"));
     const list = lines.querySelector(".lines");
-    if (list) list.scrollTop = list.scrollHeight;
+    if (list && atEnd) list.scrollTop = list.scrollHeight;
   }
 
   return {
@@ -89,7 +90,7 @@ function runCard(snapshot) {
       run.place && done === null ? null : meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
       el(
         "p", {},
-        el("b", {}, done !== null ? percent(done) : run.place ? "" : "progress unknown"), run.place ? `${done === null ? "" : " · "}${run.place}` : null,
+        el("b", {}, done !== null ? percent(done) : run.place ? "" : "progress unknown"), run.place ? el("span", {}, run.place) : null,
         el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
       ),
     ),
