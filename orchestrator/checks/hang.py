@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from contract.event_lines import kind_of
+from contract.event_values import RankPosition
 from contract.events import (
     GenerationStarted,
     GroupJoined,
     LivenessReported,
     NodesEvent,
     NodesStalled,
-    RankPosition,
     RankStarted,
     ResourcesSampled,
     StacksTaken,
     WaitingForNodes,
-    kind_of,
 )
 from contract.failures.classify import matches
 from contract.failures.tracebacks import LIBRARY

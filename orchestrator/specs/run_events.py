@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any
 
 from contract.cost_model.forecast import Forecast
-from contract.events import Event, decode_event
+from contract.event_lines import decode_event
+from contract.events import Event
 from contract.resources import ResourceUsage
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import PastRun

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from contract.events import ResourcesSampled, encode_event
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes, running_containers
 from orchestrator.fleet.runs.launch import launch

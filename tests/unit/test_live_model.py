@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, RankFailed, ResourcesSampled, Restarting, StepDone, TrainingDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, RankFailed, ResourcesSampled, Restarting, StepDone, TrainingDone
 from contract.resources import ResourceUsage
 from orchestrator.render.live import LINES, LONGEST, LOSSES, SILENT_S, LiveModel, LiveNode, LiveSnapshot
 from orchestrator.specs.errors import NodeUnreachableError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, LineRedrawn, OutputProgress, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, LineRedrawn, OutputProgress, StepDone
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
 from orchestrator.checks.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.cli.launching.view import Screen

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import SERIOUS, SIDEWAYS, chromium
-from contract.events import ResourcesSampled, encode_event
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled
 from orchestrator.checks.run_history import RunHistory
 from orchestrator.checks.run_report import RunReport
 from orchestrator.cli.web.report_file import report_html

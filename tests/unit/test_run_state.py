@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, GenerationStarted, RankStarted, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, GenerationStarted, RankStarted, StepDone
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
 from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from contract import environment
-from contract.events import LineRedrawn, OutputProgress, RankPosition, StacksTaken, encode_event
+from contract.event_lines import encode_event
+from contract.event_values import RankPosition
+from contract.events import LineRedrawn, OutputProgress, StacksTaken
 from contract.liveness import is_frozen
 from contract.log_lines import rank_prefix
 from contract.rank_signs import RankSigns
