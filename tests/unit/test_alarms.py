@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.alarm_cases import CASES, Case, faults_of
 from benchmarks.alarm_signs import messages, read
-from benchmarks.alarms import CASES, Case, faults_of
 from contract import liveness, liveness_watch
 from tests.each_case import failures_of
 
