@@ -93,6 +93,10 @@ class RankPosition:
     """CPU seconds per second of the rank and its descendants."""
     step: StepNumber | None = None
     """Step of the trainer, otherwise the number of optimizer steps."""
+    steps_per_s: Float | None = None
+    """Optimizer steps per second in the last minute."""
+    collectives_per_step: Float | None = None
+    """Collectives of torch.distributed that it completed for each of them."""
     part: Text | None = None
     """Part of the step, as the trainer names it."""
     exchange: Text | None = None
