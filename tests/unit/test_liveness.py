@@ -239,9 +239,9 @@ def test_a_status_of_a_moment_before_proves_nothing() -> None:
     """Rank 1 was stopped before its collective completed: its numbers and its line are old."""
     behind = waits(1, groups={"0": (155, 154)}, state="T", age_s=30.0, stood_s=25.0)
     assert said([waits(0), behind], 30) is None
-    blocked = idle(1, state="D", age_s=61.0, stood_s=55.0)
-    assert said([waits(0), blocked], 61) is None
-    decision = said([waits(0), replace(blocked, stood_s=60.0)], 66)
+    blocked = idle(1, state="D", age_s=41.0, stood_s=35.0)
+    assert said([waits(0), blocked], 41) is None
+    decision = said([waits(0), replace(blocked, stood_s=40.0)], 46)
     assert decision
     assert decision.rule == "blocked"
     assert said([waits(0, age_s=11.0), waits(1, groups={"0": (157, 155)})], 31) is None
