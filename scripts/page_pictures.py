@@ -23,7 +23,7 @@ import pictures  # noqa: E402
 
 import docs  # noqa: E402
 from orchestrator.checks.run_history import RunHistory  # noqa: E402
-from orchestrator.render.report_page import report_page  # noqa: E402
+from orchestrator.cli.web.report_file import report_html  # noqa: E402
 
 BROWSER = "/usr/bin/chromium-headless-shell"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
@@ -38,7 +38,7 @@ def report(folder: Path) -> Path:
         history.add(one)
     file = folder / "report.html"
     made = history.report(pictures.RUN, outcome=("succeeded", ""), forecast=None)
-    file.write_text(report_page([made], made_at="2026-01-02 16:03", version="0.1.0"), "utf-8")
+    file.write_text(report_html([made], made_at="2026-01-02 16:03", version="0.1.0"), "utf-8")
     return file
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.checks.output_progress import output_words
+from orchestrator.checks.output_progress import output_share, output_words
 from orchestrator.render.printable import printable
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.limits import NO_PROGRESS_S
@@ -83,7 +83,7 @@ def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> Progress
     return ProgressFigures(
         step=figures.step,
         final_step=figures.final_step,
-        share=figures.share,
+        share=output_share(figures.printed) if figures.printed else figures.share,
         step_age_s=figures.age_s if state.run else None,
         remaining_s=figures.remaining_s if moves else None,
         loss=figures.loss,
