@@ -58,9 +58,7 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import probe, usage_probe
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
-from orchestrator.render.live import LiveModel
 from orchestrator.render.log_lines import log_line
-from orchestrator.render.monitor import node_table, run_lines
 from orchestrator.render.runs import run_table
 from orchestrator.specs.facts import EngineFacts, NodeFacts, Route
 from orchestrator.specs.inventory import Inventory
@@ -70,7 +68,11 @@ from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import NodeSampled, RunLine
+from orchestrator.specs.run_events import Tick
+from orchestrator.state.facts import LineRead, NodeAnswered
+from orchestrator.watch.live import LiveState
+from orchestrator.watch.node_table import node_table
+from orchestrator.watch.run_lines import run_lines
 from tests import lan
 
 NODES, REHEARSED = (50, 200, 1000), (4, 8)
@@ -385,17 +387,18 @@ def watch(fleet: Fleet) -> Work:
     specs = {spec.name: spec for spec in fleet.inventory().nodes}
 
     def run() -> None:
-        watching, model = FleetWatch(list(fleet.nodes.values()), specs, None), LiveModel(fleet.names)
+        watching, state = FleetWatch(list(fleet.nodes.values()), specs, None), LiveState(fleet.names)
         samples, lines, drawn = 0, 0, time.monotonic()
-        for event in watching.events():
-            model.add(event)
-            samples += isinstance(event, NodeSampled)
-            lines += isinstance(event, RunLine)
+        for fact in watching.facts():
+            if not isinstance(fact, Tick):
+                state.add(fact)
+            samples += isinstance(fact, NodeAnswered)
+            lines += isinstance(fact, LineRead)
             over = samples >= SAMPLED * len(fleet.names) and lines >= LINES * len(fleet.names)
             if over or time.monotonic() - drawn > DRAWN_EVERY_S:
                 drawn = time.monotonic()
-                shown = model.snapshot()
-                write(*run_lines(shown, 120), node_table(shown, 120))
+                shown = state.view()
+                write(*run_lines(shown, 120), node_table(shown.nodes, 120))
             if over:
                 watching.close()
 

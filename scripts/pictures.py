@@ -31,7 +31,6 @@ from contract.events import (
     Finished,
     GenerationStarted,
     GroupJoined,
-    NodesRecovered,
     RankFailed,
     RankStarted,
     ResourcesSampled,
@@ -45,7 +44,6 @@ from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.monitoring.screen import MonitorApp
 from orchestrator.render.findings import DoctorReport, doctor_screen
-from orchestrator.render.live import LiveModel
 from orchestrator.render.log_lines import LogPrinter
 from orchestrator.render.runs import run_table
 from orchestrator.render.why import why_lines, why_text
@@ -53,7 +51,14 @@ from orchestrator.specs.finding import Finding
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_events import NodeSampled, RunFound, RunLine
+from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import JournalRead, LineRead, NodeAnswered, RunSeen
+from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
+from orchestrator.state.journal_fold import fold
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_found import RunFound
+from orchestrator.state.run_state import RunState
+from orchestrator.watch.live import LiveState
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS = 112
@@ -188,22 +193,27 @@ def lines_of_run() -> Iterator[RunLine]:
 
 def monitor() -> str:
     """The screen of `orch monitor`: one node slows the others, and a failure is over."""
-    model = LiveModel(NODES, clock=lambda: NOW, wall=lambda: NOW)
-    model.add(RunFound(run=run()))
+    state = LiveState(NODES, clock=lambda: NOW)
+    recorded = fold((ClaimEntry(attempt=0, id="c", nodes=NODES), StartedEntry(attempt=0)))
+    known = RunState(run_id=RUN)
+    apply(known, JournalRead(seen=BEGAN, journal=recorded))
+    apply(known, RunSeen(seen=BEGAN, run=run()))
+    state.add(RunFound(state=known))
     lost = Restarting(
         node="desk", outcome="infrastructure", reason="its connection ended", generation=1, restarts_left=2
     )
-    model.add(line(BEGAN + 600, "tower", encode_event(lost), agent=True))
-    back = NodesRecovered(node="tower", nodes=("desk",), seconds=41)
-    model.add(line(BEGAN + 648, "tower", encode_event(back), agent=True))
+    again = GenerationStarted(node="tower", generation=2)
+    for at, event in ((BEGAN + 600, lost), (BEGAN + 648, again)):
+        state.add(LineRead(seen=at, line=line(at, "tower", encode_event(event), agent=True)))
     for number in range(10, STEP + 1, 10):
-        model.add(line(NOW - (STEP - number) * 0.4 - 1, "tower", encode_event(step(number))))
+        at = NOW - (STEP - number) * 0.4 - 1
+        state.add(LineRead(seen=at, line=line(at, "tower", encode_event(step(number)))))
     for name in NODES:
-        model.add(NodeSampled(node=name, usage=USAGE[name]))
+        state.add(NodeAnswered(seen=NOW, node=name, usage=USAGE[name]))
 
     async def shoot() -> str:
-        app = MonitorApp(LiveFeed(_nothing, model), interval_s=2.0, login=lambda *_: (), clock=lambda: NOW)
-        async with app.run_test(size=(134, 15)) as pilot:
+        app = MonitorApp(LiveFeed(_nothing, state), interval_s=2.0, login=lambda *_: (), clock=lambda: NOW)
+        async with app.run_test(size=(134, 18)) as pilot:
             await pilot.pause()
             return app.export_screenshot(title="orch monitor")
 
@@ -219,7 +229,7 @@ def _nothing() -> Iterator[_Still]:
 class _Still:
     names = NODES
 
-    def events(self) -> Iterator[object]:
+    def facts(self) -> Iterator[object]:
         return iter(())
 
     def close(self) -> None: ...

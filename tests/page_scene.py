@@ -35,11 +35,15 @@ from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.runs import RunCurves, RunList
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.render.live import LiveModel
-from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_events import NodeSampled, NodeSilent, RunFound, RunLine, Tick, WatchEvent
+from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import Fact, LineRead, NodeAnswered, NodeUnanswered, RunSeen
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_found import RunFound
+from orchestrator.state.run_state import RunState
+from orchestrator.watch.live import LiveState
 from tests import lan
 
 RUN = "gpt2-c0de"
@@ -167,7 +171,7 @@ TRACEBACK = (
 
 @dataclass
 class PlayedWatch:
-    """A watch whose events are made up: nodes that report what they use, and a run whose steps come."""
+    """A watch whose facts are made up: nodes that report what they use, and a run whose steps come."""
 
     names: tuple[str, ...]
     run_id: str = RUN
@@ -178,11 +182,11 @@ class PlayedWatch:
     """Names of nodes that do not answer from now on."""
     plain: bool = False
     """Whether the run reports nothing itself: its progress is read from its output."""
-    extra: list[WatchEvent] = field(default_factory=list)
-    """Events to come before the next ones."""
+    extra: list[Fact] = field(default_factory=list)
+    """Facts to come before the next ones."""
     closed: Event = field(default_factory=Event)
 
-    def events(self) -> Iterator[WatchEvent]:
+    def facts(self) -> Iterator[Fact | RunFound | Tick]:
         now = time.time()
         yield self.found(now)
         while not self.closed.is_set():
@@ -191,9 +195,9 @@ class PlayedWatch:
                 yield self.extra.pop(0)
             for number, name in enumerate(self.names):
                 if name in self.silent:
-                    yield NodeSilent(node=name, error=NodeUnreachableError("no answer in 5 s", node=name))
+                    yield NodeUnanswered(seen=seen_now(), node=name, error="no answer in 5 s")
                 else:
-                    yield NodeSampled(node=name, usage=usage(number, now))
+                    yield NodeAnswered(seen=seen_now(), node=name, usage=usage(number, now))
             if self.run_id and self.step < self.final:
                 self.step += 1
                 yield self.line(now, encode_event(self.progress(self.step)))
@@ -219,7 +223,10 @@ class PlayedWatch:
             for step in range(max(1, self.step - 200), self.step)
         ]
         lines += [self.line(now - 0.3 + n / 100, self.printed(self.step - 20 + n)) for n in range(20)]
-        return RunFound(run=run, lines=tuple(lines))
+        state = RunState(run_id=self.run_id)
+        for fact in (RunSeen(seen=seen_now(), run=run), *lines):
+            apply(state, fact)
+        return RunFound(state=state)
 
     def progress(self, step: int) -> StepDone | OutputProgress:
         return (output_event if self.plain else step_event)(step, final=self.final)
@@ -228,9 +235,10 @@ class PlayedWatch:
         words = f"epoch {1 + step // 100} [{step % 100}/100]" if self.plain else f"step {step}/{self.final}"
         return f"{words}  loss {loss_at(step, 0):.3f}"
 
-    def line(self, at: float, text: str, name: str = "", rank: int | None = 0) -> RunLine:
+    def line(self, at: float, text: str, name: str = "", rank: int | None = 0) -> LineRead:
         node = name or self.names[0]
-        return RunLine(time=moment(at), node=node, node_rank=self.names.index(node), rank=rank, text=text)
+        line = RunLine(time=moment(at), node=node, node_rank=self.names.index(node), rank=rank, text=text)
+        return LineRead(seen=seen_now(), line=line)
 
     def close(self) -> None:
         self.closed.set()
@@ -253,7 +261,7 @@ class PlayedFleet(WatchedFleet):
 def played_parts(watch: PlayedWatch, perform: Any = None, *, interval_s: float = 2.0) -> WebParts:
     """Parts of the page for this watch. `perform`: stands for the commands that the page starts."""
     fleet = PlayedFleet(watch)
-    feed = LiveFeed(fleet.watching, LiveModel(watch.names))
+    feed = LiveFeed(fleet.watching, LiveState(watch.names))
     actions = PageActions(perform or (lambda _words, _hear: (0, "")))
     return WebParts(
         fleet=fleet, feed=feed, stream=LiveStream(feed, actions.data, interval_s=interval_s), actions=actions,

@@ -22,8 +22,8 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError
 if TYPE_CHECKING:
     from orchestrator.cli.monitoring.feed import LiveFeed
     from orchestrator.fleet.monitor import FleetWatch
-    from orchestrator.render.live import LiveSnapshot
     from orchestrator.specs.inventory import NodeSpec
+    from orchestrator.watch.fleet_view import FleetView
 
 EXAMPLES = """\
 orch monitor
@@ -53,10 +53,10 @@ def monitor(
     """
     from orchestrator.cli.monitoring.feed import LiveFeed
     from orchestrator.fleet.connect import machines_of
-    from orchestrator.render.live import LiveModel
+    from orchestrator.watch.live import LiveState
 
     specs = machines_of(known_nodes(inventory, run, nodes))
-    feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveModel(spec.name for spec in specs))
+    feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveState(spec.name for spec in specs))
     try:
         if once or as_json or not has_screen():
             return _lines(feed, interval, once=once, as_json=as_json)
@@ -104,12 +104,12 @@ def _login(node: str, container: bool) -> tuple[str, ...]:
 def _lines(
     feed: LiveFeed, interval: float, *, once: bool, as_json: bool, rest: Callable[[float], object] = time.sleep
 ) -> int:
-    """Write snapshots to stdout until the end of time, or one."""
+    """Write views to stdout until the end of time, or one."""
     feed.start()
     feed.settle()
     while True:
-        shown = feed.snapshot()
-        answering = [node for node in shown.nodes if node.heard_s is not None]
+        shown = feed.view()
+        answering = [node for node in shown.nodes if node.answered_s is not None]
         if shown.nodes and not answering and not (shown.run and once):
             names = ", ".join(node.name for node in shown.nodes)
             raise PreflightError(f"no node answered: {names}", hint="orch doctor")
@@ -119,22 +119,23 @@ def _lines(
             _write(shown)
         sys.stdout.flush()
         if once:
-            silent = [node for node in shown.nodes if node.silent or node.heard_s is None]
+            silent = [node for node in shown.nodes if node.silent or node.answered_s is None]
             for node in silent:
                 say(f"note: {node.name} does not answer{': ' + node.problem if node.problem else ''}")
             return exit_code(len(silent), len(shown.nodes)) if shown.nodes else EXIT_OK
         rest(interval)
 
 
-def _write(shown: LiveSnapshot) -> None:
+def _write(shown: FleetView) -> None:
     from rich.console import Group
     from rich.text import Text
 
     from orchestrator.render.console import show
-    from orchestrator.render.monitor import fault_lines, node_table, run_lines
     from orchestrator.render.times import stamp_of
+    from orchestrator.watch.node_table import node_table
+    from orchestrator.watch.run_lines import fault_lines, run_lines
 
     width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     about = run_lines(shown, width, ascii_only=ascii_only)
-    show(Group(Text(stamp_of(shown.at)), *about, node_table(shown, width), *fault_lines(shown, FAULTS), Text()))
+    show(Group(Text(stamp_of(shown.at)), *about, node_table(shown.nodes, width), *fault_lines(shown, FAULTS), Text()))

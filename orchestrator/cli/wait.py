@@ -35,7 +35,8 @@ def wait(
     --notify runs a command on this computer, with the run's id, state and reason in its environment; its failure does
     not change the exit code. `hooks:` of the inventory do the same for every run that is followed or supervised.
 
-    Exit code 0: done or stopped; 1: failed; 7: --timeout passed first. Ctrl-C stops waiting; the run continues.
+    Exit code 0: succeeded or stopped; 1: failed, or its end was not seen; 7: --timeout passed first. Ctrl-C stops
+    waiting; the run continues.
     """
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.read_logs import resolve_logs
@@ -60,4 +61,4 @@ def wait(
         write_json({"run_id": run_id, "state": state})
     else:
         say(f"run {run_id} {state}")
-    return RunFailedError.exit_code if state == "failed" else EXIT_OK
+    return EXIT_OK if state in ("succeeded", "stopped") else RunFailedError.exit_code

@@ -1,28 +1,28 @@
-"""Watch machines and their run: samples of every node, and the lines and ends of the run's containers, as events."""
+"""Watch machines and their run: samples of every node, and the lines and ends of the run's containers, as facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from logging import getLogger
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
-from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_or_record, running_containers
-from orchestrator.fleet.runs.progress import LOOK_BACK, past_run
-from orchestrator.fleet.runs.read_logs import run_line
+from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
+from orchestrator.fleet.runs.load_state import load_state, recorded_state
 from orchestrator.fleet.runs.records import RunRecord, known_records
-from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.usage_probe import samples
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.run import Run, State
-from orchestrator.specs.run_events import NodeSampled, NodeSilent, RunFound, RunLine, Tick, WatchEvent
+from orchestrator.specs.run_events import Tick
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import Fact, NodeAnswered, NodeUnanswered
+from orchestrator.state.run_facts import fact_of
+from orchestrator.state.run_found import RunFound
 
 LOOK_EVERY_S = 10.0
 """Between two looks for a new run; a run that is followed reports its own end."""
@@ -30,14 +30,12 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
 """Before a node that did not answer is asked again."""
 UNHEARD_S = 12.0
 """Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
-CATCH_UP_S = 5.0
-"""For the newest lines of all nodes."""
 
 Pause = Callable[[float], object]
 
 
 class FleetWatch:
-    """Watches nodes from threads of its own; what they see comes out of `events`.
+    """Watches nodes from threads of its own; what they see comes out of `facts`.
 
     One command per node, over the connection that is open anyway, writes a sample every two seconds: that is also the
     sign of life of the node. While a run holds the node, the sample is the newest line of its agent's file.
@@ -58,7 +56,7 @@ class FleetWatch:
         self._some, self._tick_s = some, tick_s
         self._closed = Event()
         self._pause = pause or self._closed.wait
-        self._queue: SimpleQueue[WatchEvent | ConfigError] = SimpleQueue()
+        self._queue: SimpleQueue[Fact | RunFound | ConfigError] = SimpleQueue()
         self._kept: dict[str, str] = {}
         """The file of samples on each node that a run holds."""
         self._looked = False
@@ -70,8 +68,8 @@ class FleetWatch:
         """Names of the nodes, in order."""
         return tuple(self._nodes)
 
-    def events(self) -> Iterator[WatchEvent]:
-        """Start to watch; events as they come, a `Tick` after each `tick_s` without one, until `close`.
+    def facts(self) -> Iterator[Fact | RunFound | Tick]:
+        """Start to watch; facts as they come, a `Tick` after each `tick_s` without one, until `close`.
 
         ConfigError: the run that was asked for is not there.
         """
@@ -81,13 +79,13 @@ class FleetWatch:
         Thread(target=self._watch_runs, daemon=True).start()
         while not self._closed.is_set():
             try:
-                event = self._queue.get(timeout=self._tick_s)
+                fact = self._queue.get(timeout=self._tick_s)
             except Empty:
                 yield Tick()
                 continue
-            if isinstance(event, ConfigError):
-                raise event
-            yield event
+            if isinstance(fact, ConfigError):
+                raise fact
+            yield fact
 
     def close(self) -> None:
         self._closed.set()
@@ -102,14 +100,15 @@ class FleetWatch:
                 reading = samples(node, kept=kept, folder=self._workspace(node.name))
                 for usage in reading:
                     self._heard[node.name] += 1
-                    self._queue.put(NodeSampled(node=node.name, usage=usage))
+                    self._queue.put(NodeAnswered(seen=seen_now(), node=node.name, usage=usage))
                     pause_s = FIRST_PAUSE_S
                     if self._closed.is_set() or self._kept.get(node.name, "") != kept:
                         break
                 else:
                     self._pause(pause_s)  # it has ended by itself
             except Exception as error:
-                self._queue.put(NodeSilent(node=node.name, error=as_error(error, node=node.name)))
+                reason = as_error(error, node=node.name).message
+                self._queue.put(NodeUnanswered(seen=seen_now(), node=node.name, error=reason))
                 self._pause(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -149,21 +148,18 @@ class FleetWatch:
         """Ask the nodes for the run, and report it."""
         found = find_runs(list(self._nodes.values()), some=self._some)
         silent = tuple(found.unreachable)
-        event, run = RunFound(unreachable=silent), None
         chosen: Run | RunRecord | None = None
         if found.runs or self._wanted is not None or known_records():
             with suppress(PreflightError):  # a node that does not answer may hold it
                 chosen = run_or_record(found, self._wanted)
-        if isinstance(chosen, RunRecord):
-            past = past_run(chosen, found.unreachable)
-            event = RunFound(past=past, forecast=past.forecast, unreachable=silent)
-        elif run := chosen:
-            kept = RunRecord(run.run_id)
-            newest = self._newest_lines(run, kept)
-            event = RunFound(run=run, forecast=kept.forecast(), unreachable=silent, lines=newest)
         self._looked = True
-        self._queue.put(event)
-        return run
+        state = None
+        if isinstance(chosen, Run):
+            state = load_state(chosen, found, self._nodes, seen_now())
+        elif chosen:
+            state = recorded_state(chosen, seen_now(), unreachable=silent)
+        self._queue.put(RunFound(state=state, unreachable=silent))
+        return chosen if isinstance(chosen, Run) else None
 
     def _follow(self, run: Run) -> None:
         record = RunRecord(run.run_id)
@@ -172,8 +168,8 @@ class FleetWatch:
             for event in follow(running_containers(run, self._nodes), record, patient=True):
                 if self._closed.is_set():
                     return
-                if not isinstance(event, Tick):
-                    self._queue.put(event)
+                if fact := fact_of(event, seen_now()):
+                    self._queue.put(fact)
         finally:
             self._kept = {}
 
@@ -186,14 +182,3 @@ class FleetWatch:
             for member in run.members
             if member.node in folders
         }
-
-    def _newest_lines(self, run: Run, record: RunRecord) -> tuple[RunLine, ...]:
-        """The newest lines of each container: what a record lacks, maybe a million of them, is read after these."""
-
-        def newest(container: RunningContainer) -> list[RunLine]:
-            veil = veil_at(container.node, container.secrets, record.veil)
-            lines = islice(container.node.engine.logs(container.id, tail=LOOK_BACK), LOOK_BACK)
-            return [run_line(container, line, veil) for line in lines]
-
-        outcomes = fan_out(running_containers(run, self._nodes), newest, timeout_s=CATCH_UP_S)
-        return tuple(line for outcome in outcomes for line in outcome.result or ())

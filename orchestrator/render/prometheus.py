@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.printable import printable
-from orchestrator.specs.fleet_figures import FleetFigures, RunFigures
 from orchestrator.specs.run import State
+from orchestrator.state.fleet_figures import FleetFigures
+from orchestrator.state.phase import Phase
+from orchestrator.state.progress import progress_of
+from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import Verdict, verdict
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MOST_RUNS, MOST_GPUS, LABEL_CHARS = 50, 16, 128
-"""Running runs, and GPUs of a node, that have series; characters of the value of a label."""
+MOST_RUNS, MOST_GPUS, MOST_CONDITIONS, LABEL_CHARS = 50, 16, 64, 128
+"""Active runs, GPUs of a node and conditions of a run that have series; characters of the value of a label."""
 MIB = 1024 * 1024
 
 Labels = tuple[tuple[str, str], ...]
@@ -56,33 +60,43 @@ def exposition(figures: FleetFigures) -> str:
     metrics.add("collect_seconds", "Time that collecting these figures took.", figures.seconds)
     for node in figures.nodes:
         metrics.add("node_up", "Whether the node answers.", float(node not in figures.unreachable), node=node)
-    for state in State:
-        number = sum(one.run.state is state for one in figures.runs)
-        metrics.add("runs", "Runs with containers on the nodes, by state.", number, state=state.value)
-    running = [one for one in figures.runs if any(member.state is State.RUNNING for member in one.run.members)]
-    for one in running[:MOST_RUNS]:
-        _add_run(metrics, one)
-    metrics.add("runs_left_out", f"Running runs beyond {MOST_RUNS}.", max(0, len(running) - MOST_RUNS))
+    judged = [(state, verdict(state, figures.at)) for state in figures.runs]
+    for phase in Phase:
+        number = sum(one.phase is phase for _, one in judged)
+        metrics.add("runs", "Runs with containers on the nodes, by phase.", number, state=phase.value)
+    active = [(state, one) for state, one in judged if one.phase.is_active or one.phase is Phase.LOST]
+    for state, one in active[:MOST_RUNS]:
+        _add_run(metrics, state, one, figures.at)
+    metrics.add("runs_left_out", f"Active runs beyond {MOST_RUNS}.", max(0, len(active) - MOST_RUNS))
     return metrics.text()
 
 
-def _add_run(metrics: Metrics, one: RunFigures) -> None:
-    run, last = one.run, one.last_event
-    about = {"project": run.project, "user": run.user, "master": run.master, "attempt": str(run.attempt)}
-    metrics.add("run_info", "A running run, and what is known of it.", 1.0, run=run.run_id, **about)
-    for member in run.members:
-        up = float(member.state is State.RUNNING)
-        metrics.add("run_node_running", "Whether the run's container runs.", up, run=run.run_id, node=member.node)
-    if last:
-        metrics.add("run_step", "Last reported step.", last.step, run=run.run_id)
-        metrics.add("run_final_step", "Last step of the training.", last.final_step, run=run.run_id)
-        metrics.add("run_loss", "Loss of that step.", last.loss, run=run.run_id)
-        metrics.add("run_throughput", "Units per second.", last.per_s, run=run.run_id, unit=last.unit or "")
-        metrics.add("run_remaining_seconds", "Estimated time left.", last.remaining_s, run=run.run_id)
-        metrics.add("run_speed_of_forecast_ratio", "Speed divided by the forecast.", last.of_forecast, run=run.run_id)
-        metrics.add("run_reported_timestamp_seconds", "Time of that report.", last.t, run=run.run_id)
-    for node, sampled in one.resources.items():
-        _add_resources(metrics, sampled.usage, run.run_id, node)
+def _add_run(metrics: Metrics, state: RunState, judged: Verdict, now: float) -> None:
+    run, known = state.run_id, progress_of(state, judged.phase, now)
+    of_nodes = state.run
+    about = {"project": of_nodes.project, "user": of_nodes.user} if of_nodes else {}
+    attempt = "" if state.attempt is None else str(state.attempt)
+    about |= {"master": state.master, "attempt": attempt}
+    metrics.add("run_info", "An active run, and what is known of it.", 1.0, run=run, **about)
+    metrics.add("run_phase", "Phase of the run.", 1.0, run=run, phase=judged.phase.value)
+    for node in state.members:
+        up = float(node.container is not None and node.container.state is State.RUNNING)
+        metrics.add("run_node_running", "Whether the run's container runs.", up, run=run, node=node.name)
+    severities = {(one.code.value, one.node): one.severity for one in reversed(judged.conditions)}
+    for (code, where), severity in list(severities.items())[:MOST_CONDITIONS]:
+        labels = {"code": code, "severity": severity, "node": where}
+        metrics.add("run_condition", "A condition that holds: see the documentation.", 1.0, run=run, **labels)
+    metrics.add("run_restarts", "Restarts of all ranks in this attempt.", state.restarts, run=run)
+    metrics.add("run_step", "Last reported step.", known.step, run=run)
+    metrics.add("run_final_step", "Last step of the training.", known.final_step, run=run)
+    metrics.add("run_loss", "Loss of that step.", known.loss, run=run)
+    metrics.add("run_throughput", "Units per second.", known.per_s, run=run, unit=known.unit)
+    metrics.add("run_remaining_seconds", "Estimated time left.", known.remaining_s, run=run)
+    metrics.add("run_speed_of_forecast_ratio", "Speed divided by the forecast.", known.of_forecast, run=run)
+    metrics.add("run_reported_timestamp_seconds", "Time of that report.", known.at, run=run)
+    for node in state.members:
+        if node.usage:
+            _add_resources(metrics, node.usage, run, node.name)
 
 
 def _add_resources(metrics: Metrics, usage: ResourceUsage, run: str, node: str) -> None:

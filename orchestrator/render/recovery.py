@@ -22,7 +22,7 @@ def recovery_line(update: Update) -> str:
     """One line for the terminal, with a second that begins with two spaces where something is done about it; empty for
     an update that needs none."""
     if isinstance(update, RunLine):
-        return _of_agent(update.event, update)
+        return agent_line(update.event, update.node, update.node_rank)
     if isinstance(update, NodeLost):
         return f"! {update.node} no longer answers: {update.error.message}"
     if isinstance(update, NodeBack):
@@ -55,17 +55,18 @@ def _of_decision(update: Update) -> str:
     return ""
 
 
-def _of_agent(event: Event | None, line: RunLine) -> str:
-    """Rank 0's agent reports for all. A stop is reported by the command that stops."""
-    if isinstance(event, Restarting) and line.node_rank == 0 and event.outcome != "stopped":
+def agent_line(event: Event | None, node: str, node_rank: int) -> str:
+    """The line for an event of the agent on a node: rank 0's agent reports for all. A stop is reported by the command
+    that stops."""
+    if isinstance(event, Restarting) and node_rank == 0 and event.outcome != "stopped":
         rank = f"rank {event.rank} on " if event.rank is not None else ""
         left = -1 if event.restarts_left is None else event.restarts_left
         more = f" (restarts left: {left})" if left >= 0 else ""
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
-    if isinstance(event, LivenessReported) and line.node_rank == 0:
+    if isinstance(event, LivenessReported) and node_rank == 0:
         return printable(event.message)
     if isinstance(event, OutputsEvent):
-        return outputs_lines(event, line.node)
+        return outputs_lines(event, node)
     if not isinstance(event, NodesEvent):
         return ""
     names = "?" if event.nodes is None else ", ".join(event.nodes)

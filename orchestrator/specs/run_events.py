@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from contract.cost_model.forecast import Forecast
 from contract.event_lines import decode_event
 from contract.events import Event
-from contract.resources import ResourceUsage
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.past_run import PastRun
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import ContainerFacts, Run
+from orchestrator.specs.run import ContainerFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,37 +89,3 @@ class Tick:
 
 
 RunEvent = RunLine | ContainerExited | NodeLost | NodeBack | ContainerRemoved | Replanned | LinesNotKept | Tick
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSampled:
-    """The node has answered."""
-
-    node: str
-    usage: ResourceUsage | None
-    """Resources in use; None: the answer does not hold them yet."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSilent:
-    """The node gives no samples: it does not answer, or refuses."""
-
-    node: str
-    error: OrchError
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFound:
-    """The run that is watched, as the nodes show it or, where they show none, as it is on record; neither: no run."""
-
-    run: Run | None = None
-    past: PastRun | None = None
-    forecast: Forecast | None = None
-    unreachable: tuple[str, ...] = ()
-    """Nodes that did not answer when they were asked for the run."""
-    lines: tuple[RunLine, ...] = ()
-    """The newest lines of its containers, in order for each."""
-
-
-WatchEvent = RunEvent | NodeSampled | NodeSilent | RunFound
-"""Events that a monitor receives from a fleet and its run."""

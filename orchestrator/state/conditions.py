@@ -136,8 +136,9 @@ def silent_since(node: NodeState, now: float) -> float | None:
     if node.silent_since is not None:
         return node.silent_since
     answered = node.last_answer_at
-    is_sampled = node.usage_at is not None and answered == node.usage_at
-    return answered if is_sampled and answered is not None and now - answered > NODE_SILENT_S else None
+    if node.sampled_at is None or answered is None:
+        return None
+    return answered if now - answered > NODE_SILENT_S else None
 
 
 def _containers(state: RunState, phase: Phase) -> Iterator[Condition]:

@@ -109,6 +109,8 @@ def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float,
 def _read(part: AttemptPart, phase: Phase, now: float, last_line: str) -> RunProgress:
     event, at = part.printed or OutputProgress(), part.printed_at
     age_s, known = max(0.0, now - at), event.unit in UNITS
+    is_before_restart = part.is_restarting or at < (part.started_at or at)
+    moves = phase is Phase.RUNNING and not is_before_restart
     return RunProgress(
         origin="output",
         step=event.step,
@@ -119,9 +121,10 @@ def _read(part: AttemptPart, phase: Phase, now: float, last_line: str) -> RunPro
         losses=tuple(part.losses),
         per_s=event.per_s if known else None,
         unit=(event.unit or "") if known else "",
-        remaining_s=remaining_s(event, age_s) if phase is Phase.RUNNING else None,
+        remaining_s=remaining_s(event, age_s) if moves else None,
         at=at,
         age_s=age_s,
+        is_before_restart=is_before_restart,
         printed=event,
         last_line=last_line,
     )

@@ -33,6 +33,7 @@ def apply(state: RunState, fact: Fact) -> None:
             if node := _node(state, fact.node):
                 _answer(node, fact.seen)
                 if fact.usage:
+                    node.sampled_at = fact.seen
                     use(node, fact.usage, fact.seen)
         case NodeUnanswered():
             if node := _node(state, fact.node):
@@ -145,7 +146,7 @@ def _show_member(state: RunState, member: Member, seen: float) -> None:
         if member.container:
             _answer(node, seen)
         elif member.out_of_reach:
-            _miss(node, seen, member.reason)
+            _miss(node, seen, node.error or member.reason)
 
 
 def _hide(state: RunState, fact: RunNotSeen) -> None:
@@ -203,7 +204,7 @@ def _read(state: RunState, fact: LineRead) -> None:
     if node.container and node.container.status == "created":
         node.container = _started(node.container)  # it has started since it was seen
     usage = node.part.usage_sampled
-    if usage and node.part.usage_at == at and (node.usage_at is None or at - node.usage_at > FRESH_S):
+    if usage and node.part.usage_at == at and (node.sampled_at is None or at - node.sampled_at > FRESH_S):
         use(node, usage, at)
 
 

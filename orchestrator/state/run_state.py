@@ -149,6 +149,8 @@ class NodeState:
     """Why it does not answer."""
     usage: ResourceUsage | None = None
     usage_at: float | None = None
+    sampled_at: float | None = None
+    """When this computer last sampled it; otherwise samples are those in its lines."""
     cpu_history: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     gpu_history: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     """Mean utilization of its GPUs, in percent."""

@@ -176,7 +176,7 @@ def test_a_row_of_the_run_that_is_watched_has_its_state() -> None:
     record_run(RUN, lan.NAMES[:2], points=20, outcome=None)
     parts = played_parts(PlayedWatch(lan.NAMES[:2]))
     parts.feed.start()
-    live = until(parts.feed.snapshot, lambda snapshot: snapshot.run)
+    live = until(parts.feed.view, lambda view: view.run)
     parts.feed.close()
     (row,) = RunList().data(None, live.run)["runs"]
     assert (row["state"], row["active"]) == ("running", True)

@@ -24,10 +24,11 @@ from orchestrator.cli.web.serving import page_server, web_parts
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes.probes import usage_probe
-from orchestrator.render.live import LiveModel
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import ContainerExited, NodeLost
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import ContainerSeen, NodeUnanswered
+from orchestrator.watch.live import LiveState
 from tests import lan
 from tests.page_scene import PlayedWatch, played_parts
 
@@ -119,13 +120,15 @@ def test_a_browser_that_connects_again_gets_the_current_snapshot(quick: None) ->
 
 def test_what_happens_to_nodes_is_among_the_faults(quick: None) -> None:
     watch = PlayedWatch(THREE, pause_s=0.02)
-    lost = NodeLost(node="beta", node_rank=1, error=NodeUnreachableError("gone \x1b[31m", node="beta"))
+    lost = NodeUnanswered(seen=seen_now(), node="beta", error="gone \x1b[31m")
     ended = ContainerFacts(id="c2", name="c", image="i", labels={}, status="exited", exit_code=9)
-    watch.extra += [lost, ContainerExited(node="gamma", node_rank=2, container=ended)]
+    watch.extra += [lost, ContainerSeen(seen=seen_now(), node="gamma", facts=ended)]
     with serving(played_parts(watch, interval_s=0.05)) as browser:
-        shown = browser.until(lambda shown: len(shown["faults"]) == 2)
+        shown = browser.until(lambda shown: len(shown["faults"]) == 3)
     assert not any("\x1b" in fault["text"] for fault in shown["faults"])
-    assert shown["run"]["state"] == "failed"
+    assert (shown["run"]["state"], shown["run"]["severity"], shown["health"]["severity"]) == (
+        "running", "error", "error",
+    )  # fmt: skip
 
 
 def test_no_run_and_no_nodes(quick: None) -> None:
@@ -198,7 +201,7 @@ def test_too_many_pages(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_snapshot_serves_all_browsers_until_its_time() -> None:
     now = [0.0]
-    feed = LiveFeed(lambda: None, LiveModel(THREE))  # type: ignore[arg-type, return-value]  # it is not started
+    feed = LiveFeed(lambda: None, LiveState(THREE))  # type: ignore[arg-type, return-value]  # it is not started
     stream = LiveStream(feed, PageActions(lambda _words, _hear: (0, "")).data, interval_s=2.0, clock=lambda: now[0])
     first = stream.current()
     now[0] = 1.9

@@ -6,18 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from contract.event_lines import encode_event
-from contract.events import ResourcesSampled
-from contract.resources import ResourceUsage
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes, running_containers
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.progress import last_event, resources_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import Run, State
 from tests import lan
-from tests.lan import event
 
 THREE = lan.NAMES[:3]
 
@@ -146,60 +141,6 @@ def test_no_runs() -> None:
     here.nodes["beta"].engine.failures["containers"] = EngineError("no engine", node="beta")
     with pytest.raises(PreflightError, match="no node that answered knows of a run; beta did not answer"):
         run_on_nodes(find_runs(list(here.nodes.values())), None)
-
-
-def logged_run(*says: str) -> tuple[lan.Lan, Run]:
-    here = lan.lan(*THREE, says=says, ends_with=None)
-    launched(here, "r1")
-    return here, find_runs(list(here.nodes.values())).runs[0]
-
-
-def test_progress_is_the_newest_event_of_rank_0() -> None:
-    here, run = logged_run(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
-    last = last_event(running_containers(run, here.nodes))
-    assert last is not None
-    assert (last.kind, last.values()["step"], last.values()["loss"]) == ("checkpoint", 6, 2.5)
-
-
-def test_the_last_step_and_the_remaining_time_stay_until_the_next_step() -> None:
-    here, run = logged_run(
-        event("step", step=5, final_step=50, remaining_s=90.0), event("evaluation", step=6, loss=2.0)
-    )
-    last = last_event(running_containers(run, here.nodes))
-    assert last is not None
-    assert (last.step, last.final_step, last.remaining_s) == (6, 50, 90.0)
-
-
-def test_a_checkpoint_that_is_told_late_takes_a_run_no_way_back() -> None:
-    here, run = logged_run(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
-    last = last_event(running_containers(run, here.nodes))
-    assert last is not None
-    assert (last.values()["step"], last.values()["loss"]) == (9, 2.5)
-
-
-def test_resources_are_the_newest_sample_of_each_node_that_answers() -> None:
-    def sample(cpu_percent: float) -> str:
-        usage = ResourceUsage(cpu_percent=cpu_percent, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096)
-        return encode_event(ResourcesSampled(usage=usage))
-
-    here, run = logged_run(sample(50.0), event("step", step=5), sample(75.0), "[rank0]: talk")
-    here.nodes["gamma"].engine.failures["logs"] = EngineError("no answer", node="gamma")
-    told = resources_of(running_containers(run, here.nodes))
-    assert {node: event.usage.cpu_percent for node, event in told.items()} == {"alpha": 75.0, "beta": 75.0}
-    last = last_event(running_containers(run, here.nodes))
-    assert last is not None
-    assert last.step == 5
-
-
-def test_no_progress_yet() -> None:
-    here, run = logged_run("[rank0]: hello", event("joined"))
-    assert last_event(running_containers(run, here.nodes)) is None
-
-
-def test_progress_that_cannot_be_asked_for_is_none() -> None:
-    here, run = logged_run(event("step", step=5))
-    here.nodes["alpha"].engine.failures["logs"] = EngineError("driver none does not support reading", node="alpha")
-    assert last_event(running_containers(run, here.nodes)) is None
 
 
 def test_labels_of_a_foreign_tool_are_no_member() -> None:

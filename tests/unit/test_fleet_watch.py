@@ -13,9 +13,12 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import usage_probe
-from orchestrator.render.live import LiveModel, LiveSnapshot
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
-from orchestrator.specs.run_events import RunFound, Tick, WatchEvent
+from orchestrator.specs.run_events import Tick
+from orchestrator.state.facts import Fact
+from orchestrator.state.run_found import RunFound
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.live import LiveState
 from tests import lan
 from tests.lan import event
 
@@ -23,24 +26,24 @@ THREE = lan.NAMES[:3]
 
 
 class Watching:
-    """A watch, with the model that its events make."""
+    """A watch, with the state that its facts make."""
 
     def __init__(self, here: lan.Lan, run: str | None = None) -> None:
-        self.here, self.model = here, LiveModel(here.nodes)
+        self.here, self.state = here, LiveState(here.nodes)
         nodes: list[Node] = list(here.nodes.values())
         specs = {name: lan.spec(name) for name in here.nodes}
         closed = Event()
         self.watch = FleetWatch(nodes, specs, run, tick_s=0.02, pause=lambda seconds: closed.wait(min(seconds, 0.05)))
-        self.events: list[WatchEvent] = []
-        self._reading = self.watch.events()
+        self.facts: list[Fact | RunFound] = []
+        self._reading = self.watch.facts()
 
-    def until(self, true: Callable[[LiveSnapshot], object]) -> LiveSnapshot:
+    def until(self, true: Callable[[FleetView], object]) -> FleetView:
         deadline = time.monotonic() + 20
-        for happening in self._reading:
-            self.model.add(happening)
-            if not isinstance(happening, Tick):
-                self.events.append(happening)
-            if true(shown := self.model.snapshot()):
+        for fact in self._reading:
+            if not isinstance(fact, Tick):
+                self.state.add(fact)
+                self.facts.append(fact)
+            if true(shown := self.state.view()):
                 return shown
             assert time.monotonic() < deadline, shown
         raise AssertionError("it has ended")
@@ -73,9 +76,9 @@ def test_a_run_that_is_launched_later_is_found(made: list[Watching]) -> None:
     watching = begun(made, here)
     watching.until(lambda shown: shown.looked)
     launch(here.nodes, lan.plan(THREE))
-    shown = watching.until(lambda shown: shown.run and shown.run.step and shown.run.state == "running")
+    shown = watching.until(lambda shown: shown.run and shown.run.progress.step and shown.run.phase == "running")
     assert shown.run is not None
-    assert (shown.run.run_id, shown.run.state, shown.run.step) == (lan.IDENTITY.run_id, "running", 7)
+    assert (shown.run.run_id, shown.run.phase, shown.run.progress.step) == (lan.IDENTITY.run_id, "running", 7)
 
 
 def test_lines_come_live_and_the_end_is_seen(made: list[Watching]) -> None:
@@ -85,12 +88,12 @@ def test_lines_come_live_and_the_end_is_seen(made: list[Watching]) -> None:
     watching.until(lambda shown: shown.run)
     ids = {name: next(iter(node.engine.made)) for name, node in here.nodes.items()}
     here.nodes["alpha"].engine.write(ids["alpha"], lan.moment(50), event("step", step=9, loss=1.5))
-    watching.until(lambda shown: shown.run and shown.run.step == 9)
+    watching.until(lambda shown: shown.run and shown.run.progress.step == 9)
     for name, node in here.nodes.items():
         node.engine.finish(ids[name], 1 if name == "beta" else 0)
     shown = watching.until(lambda shown: {node.state for node in shown.nodes} == {"failed", "succeeded"})
     assert shown.run is not None
-    assert shown.run.state == "failed"
+    assert shown.run.phase == "failed"
     record = RunRecord(lan.IDENTITY.run_id)
     assert [line.text for line in record.lines()] != []  # what was seen is on record, as with `orch logs -f`
 
@@ -140,9 +143,9 @@ def test_a_run_that_a_silent_node_may_hold_is_looked_for_again(made: list[Watchi
     here.nodes["gamma"].engine.failures["containers"] = NodeUnreachableError("no answer in 5 s", node="gamma")
     watching = begun(made, here, "r1")
     watching.until(lambda shown: shown.looked)
-    assert next(one.unreachable for one in watching.events if isinstance(one, RunFound)) == ("gamma",)
-    looks = len([one for one in watching.events if isinstance(one, RunFound)])
-    watching.until(lambda _shown: len([one for one in watching.events if isinstance(one, RunFound)]) > looks)
+    assert next(one.unreachable for one in watching.facts if isinstance(one, RunFound)) == ("gamma",)
+    looks = len([one for one in watching.facts if isinstance(one, RunFound)])
+    watching.until(lambda _shown: len([one for one in watching.facts if isinstance(one, RunFound)]) > looks)
 
 
 def test_a_run_that_only_this_computer_knows(made: list[Watching]) -> None:
@@ -153,7 +156,7 @@ def test_a_run_that_only_this_computer_knows(made: list[Watching]) -> None:
         node.engine.made.clear()
     shown = begun(made, here).until(lambda shown: shown.run)
     assert shown.run is not None
-    assert (shown.run.state, shown.run.reason) == ("failed", "rank 1: ValueError")
+    assert (shown.run.phase, shown.run.reason) == ("failed", "rank 1: ValueError")
 
 
 def _broken(argv: object, *, timeout_s: float = 0) -> Iterator[bytes]:
@@ -167,10 +170,10 @@ def test_a_launch_that_is_under_way_is_looked_at_again(made: list[Watching]) -> 
     first, *others = THREE
     ids = {first: here.nodes[first].engine.create(parts[first])}
     watching = begun(made, here)
-    watching.until(lambda shown: shown.run and shown.run.state == "lost")
+    watching.until(lambda shown: shown.run and shown.run.phase == "launching")
     ids |= {name: here.nodes[name].engine.create(parts[name]) for name in others}
     for name, id in ids.items():
         here.nodes[name].engine.start(id)
     shown = watching.until(lambda shown: {node.state for node in shown.nodes} == {"running"})
     assert shown.run is not None
-    assert shown.run.state == "running"
+    assert shown.run.phase in ("starting", "running")

@@ -6,41 +6,55 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from http.client import HTTPConnection
 
 import pytest
 
-from contract.events import ResourcesSampled, StepDone
+from contract.event_lines import encode_event
+from contract.events import StepDone
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.cli.metrics import server
 from orchestrator.render.prometheus import LABEL_CHARS, MOST_GPUS, MOST_RUNS, exposition
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.fleet_figures import FleetFigures, RunFigures
-from orchestrator.specs.run import Member, Run, State
+from orchestrator.specs.run import ContainerFacts, Member, Run
+from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import LineRead, NodeAnswered, RunSeen
+from orchestrator.state.fleet_figures import FleetFigures
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_state import RunState
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 
+AT = 1767366001.0
+"""2026-01-02T15:00:01Z."""
 LINE = re.compile(r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*\})? (?P<value>\S+)')
 
 
-def a_run(run_id: str = "r1", **changes: object) -> Run:
-    values = {
-        "run_id": run_id, "project": "orch", "attempt": 0, "user": "ana", "started_at": lan.moment(0), "nnodes": 1,
-        "command": "gpt2", "master": "alpha", "members": (Member(node="alpha", node_rank=0, state=State.RUNNING),),
-    }  # fmt: skip
-    return Run(**{**values, **changes})  # type: ignore[arg-type]
+def a_run(
+    run_id: str = "r1", *events: StepDone, usage: ResourceUsage | None = None, status: str = "running", **changes: str
+) -> RunState:
+    """A run on alpha, as its container and its lines show it."""
+    facts = ContainerFacts(id="c", name="orch-r1", image="i", labels={}, status=status, exit_code=0)
+    member = Member(node="alpha", node_rank=0, state=facts.state, container=facts)
+    values = {"project": "orch", "user": "ana", "master": "alpha", **changes}
+    run = Run(run_id=run_id, attempt=0, started_at=lan.moment(0), nnodes=1, command="gpt2", members=(member,), **values)
+    state = RunState(run_id=run_id)
+    apply(state, RunSeen(seen=AT, run=run))
+    for number, event in enumerate(events):
+        line = RunLine(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=encode_event(event))
+        apply(state, LineRead(seen=AT, line=line))
+    if usage:
+        apply(state, NodeAnswered(seen=AT, node="alpha", usage=usage))
+    return state
 
 
-def usage(*gpus: GpuUsage) -> ResourcesSampled:
-    return ResourcesSampled(
-        usage=ResourceUsage(cpu_percent=50.0, cpus=4.0, ram_used_mib=1024, ram_limit_mib=2048, gpus=gpus)
-    )
+def used(*gpus: GpuUsage) -> ResourceUsage:
+    return ResourceUsage(cpu_percent=50.0, cpus=4.0, ram_used_mib=1024, ram_limit_mib=2048, gpus=gpus)
 
 
-def figures(*runs: RunFigures) -> FleetFigures:
+def figures(*runs: RunState) -> FleetFigures:
     silent = {"beta": NodeUnreachableError("no answer", node="beta")}
-    return FleetFigures(nodes=("alpha", "beta"), unreachable=silent, runs=runs, seconds=0.25)
+    return FleetFigures(nodes=("alpha", "beta"), unreachable=silent, runs=runs, at=AT, seconds=0.25)
 
 
 def sound(text: str) -> dict[str, float]:
@@ -64,10 +78,13 @@ def sound(text: str) -> dict[str, float]:
 def test_figures_of_a_run_in_base_units() -> None:
     step = StepDone(step=7, final_step=70, loss=2.5, per_s=1200.0, unit="tokens", remaining_s=60.0, t=5.0)
     gpu = GpuUsage(index=0, name="RTX", utilization_percent=40, memory_used_mib=1, temperature_c=70, power_w=None)
-    found = sound(exposition(figures(RunFigures(run=a_run(), last_event=step, resources={"alpha": usage(gpu)}))))
+    found = sound(exposition(figures(a_run("r1", step, usage=used(gpu)))))
     assert found['orch_node_up{node="alpha"}'] == 1
     assert found['orch_node_up{node="beta"}'] == 0
     assert found['orch_run_step{run="r1"}'] == 7
+    assert found['orch_run_remaining_seconds{run="r1"}'] == 59
+    assert found['orch_run_phase{run="r1",phase="running"}'] == 1
+    assert found['orch_run_condition{run="r1",code="no_record",severity="info",node=""}'] == 1
     assert found['orch_run_throughput{run="r1",unit="tokens"}'] == 1200
     assert found['orch_node_cpu_ratio{run="r1",node="alpha"}'] == 0.5
     assert found['orch_node_memory_used_bytes{run="r1",node="alpha"}'] == 2**30
@@ -78,8 +95,8 @@ def test_figures_of_a_run_in_base_units() -> None:
 def test_text_of_nodes_is_escaped_and_cut() -> None:
     hostile = 'a"} 1\norch_node_up{node="\\\x1b[31m' + "x" * 500
     gpu = GpuUsage(index=0, name=hostile, temperature_c=70)
-    run = a_run(project=hostile, user=hostile, master=hostile)
-    text = exposition(figures(RunFigures(run=run, resources={"alpha": usage(gpu)})))
+    run = a_run(project=hostile, user=hostile, master=hostile, usage=used(gpu))
+    text = exposition(figures(run))
     found = sound(text)
     assert "\x1b" not in text
     assert max(map(len, re.findall(r'model="((?:[^"\\]|\\.)*)"', text))) <= 2 * LABEL_CHARS
@@ -88,8 +105,8 @@ def test_text_of_nodes_is_escaped_and_cut() -> None:
 
 def test_the_number_of_series_is_bounded() -> None:
     cards = tuple(GpuUsage(index=n, name="RTX", temperature_c=1) for n in range(5 * MOST_GPUS))
-    one = RunFigures(run=a_run(), resources={"alpha": usage(*cards)}, last_event=StepDone(step=1, others={"x": 1.0}))
-    runs = [replace(one, run=a_run(f"r{n}")) for n in range(3 * MOST_RUNS)]
+    step = StepDone(step=1, others={"x": 1.0})
+    runs = [a_run(f"r{n}", step, usage=used(*cards)) for n in range(3 * MOST_RUNS)]
     found = sound(exposition(figures(*runs)))
     assert len([name for name in found if name.startswith("orch_gpu_temperature")]) == MOST_RUNS * MOST_GPUS
     assert found["orch_runs_left_out"] == 2 * MOST_RUNS
@@ -97,8 +114,7 @@ def test_the_number_of_series_is_bounded() -> None:
 
 
 def test_ended_runs_are_only_counted() -> None:
-    ended = a_run(members=(Member(node="alpha", node_rank=0, state=State.SUCCEEDED),))
-    found = sound(exposition(figures(RunFigures(run=ended, resources={}))))
+    found = sound(exposition(figures(a_run(status="exited"))))
     assert found['orch_runs{state="succeeded"}'] == 1
     assert not [name for name in found if "run_" in name]
 

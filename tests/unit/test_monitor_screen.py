@@ -15,26 +15,28 @@ from contract.events import RankFailed, StepDone
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.monitoring.screen import DetailScreen, HelpScreen, LogScreen, MonitorApp
 from orchestrator.fleet.monitor import FleetWatch
-from orchestrator.render.live import LINES
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.run_events import RunFound, WatchEvent
-from tests.unit.test_live_model import NAMES, Watched, run
+from orchestrator.specs.run_events import Tick
+from orchestrator.state.facts import Fact
+from orchestrator.state.limits import NODE_SILENT_S, TAIL
+from orchestrator.state.run_found import RunFound
+from tests.unit.test_live_state import NAMES, Watched
 
 Act = Callable[[MonitorApp, Pilot[int]], Awaitable[None]]
 
 
 class Scene:
-    """A screen of a model that the test feeds."""
+    """A screen of a state that the test feeds."""
 
     def __init__(self) -> None:
         self.watched = Watched()
-        self.watched.model.add(RunFound(run=run()))
-        self.watched.sample()
+        self.watched.find()
         times = {"alpha": 0.5, "beta": 0.5, "gamma": 1.5}
         for step in range(1, 6):
-            self.watched.says("alpha", StepDone(step=step, loss=5.0 - step, final_step=100, per_s=640.0, unit="tokens",
+            self.watched.write("alpha", StepDone(step=step, loss=5.0 - step, final_step=100, per_s=640.0, unit="tokens",
                                                 compute_s=times))  # fmt: skip
-        self.feed = LiveFeed(_nothing_happens, self.watched.model)
+        self.watched.sample()
+        self.feed = LiveFeed(_nothing_happens, self.watched.state)
         self.now = 0.0
 
     def show(self, act: Act, *, size: tuple[int, int] = (120, 30)) -> MonitorApp:
@@ -60,7 +62,7 @@ class _Still:
 
     names = NAMES
 
-    def events(self) -> Iterator[WatchEvent]:
+    def facts(self) -> Iterator[Fact | RunFound | Tick]:
         return iter(())
 
     def close(self) -> None: ...
@@ -87,21 +89,20 @@ def text_of(app: MonitorApp) -> list[str]:
     return ["".join(segment.text for segment in strip).rstrip()[:width] for strip in strips[:height]]
 
 
-WIDE = """\
+HEAD = """\
  run r1  running
  █··················· 5% · step 5/100 · 640 tokens/s
  loss █▇▅▃▁ 0
- compute: gamma takes 3.0 x the others' time
+ ! gamma takes 3.0 x the others' time for its part of a step
+   → orch doctor --nodes gamma
+"""
+WIDE = f"""{HEAD}\
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  part of step  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  2  gamma  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         1.5 s  ◀ compute
 """
-MIDDLE = """\
- run r1  running
- █··················· 5% · step 5/100 · 640 tokens/s
- loss █▇▅▃▁ 0
- compute: gamma takes 3.0 x the others' time
+MIDDLE = f"""{HEAD}\
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
@@ -111,7 +112,9 @@ NARROW = """\
  run r1  running
  step 5/100 (5%) · 640 tokens/s
  loss █▇▅▃▁ 0
- compute: gamma takes 3.0 x the others…
+ ! gamma takes 3.0 x the others' time
+   for its part of a step
+   → orch doctor --nodes gamma
  node   state     CPU     memory
  alpha  running  40 %  1.0/4.0 G
  beta   running  40 %  1.0/4.0 G
@@ -122,7 +125,9 @@ TINY = """\
  step 5/100 (5%)
  640 tokens/s
  loss █▆▄▁ 0
- compute: gamma ta…
+ ! gamma takes 3.0
+   x the others' …
+   → orch doctor -…
  node   state
  alpha  running
  beta   running
@@ -144,10 +149,10 @@ def test_it_follows_the_size_of_the_terminal(scene: Scene) -> None:
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         await pilot.resize_terminal(20, 10)
         await pilot.pause()
-        assert text_of(app)[5] == " node   state"
+        assert text_of(app)[5] == " node   state"  # of ten rows, half are for the nodes
         await pilot.resize_terminal(200, 24)
         await pilot.pause()
-        assert text_of(app)[4] == WIDE.splitlines()[4]
+        assert text_of(app)[5] == WIDE.splitlines()[5]
 
     scene.show(act, size=(80, 24))
 
@@ -155,13 +160,13 @@ def test_it_follows_the_size_of_the_terminal(scene: Scene) -> None:
 def test_a_node_that_falls_silent_is_grey_before_the_next_refresh_and_recovers(scene: Scene) -> None:
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         await scene.refresh(pilot, 0.5)
-        scene.watched.wait(4.1)
+        scene.watched.wait(NODE_SILENT_S + 0.1)
         scene.watched.sample("alpha", "beta")
         await scene.refresh(pilot, 0.5)  # a look every half second, a refresh every two
         row = app.table.get_row("gamma")
-        assert [cell.plain for cell in row][2] == "silent 4 s"
+        assert [cell.plain for cell in row][2] == "silent 10 s"
         assert {str(cell.style) for cell in row} == {"bright_black", "bold red"}
-        assert "running, gamma silent" in text_of(app)[0]
+        assert any("! gamma does not answer this computer" in line for line in text_of(app))
         scene.watched.sample("gamma")
         await scene.refresh(pilot, 0.5)
         assert [cell.plain for cell in app.table.get_row("gamma")][2] == "running"
@@ -170,7 +175,7 @@ def test_a_node_that_falls_silent_is_grey_before_the_next_refresh_and_recovers(s
 
 
 def test_faults_are_below(scene: Scene) -> None:
-    scene.watched.says("beta", RankFailed(rank=1, error="ValueError", message="x\x1b[2J"), rank=1)
+    scene.watched.write("beta", RankFailed(rank=1, error="ValueError", message="x\x1b[2J"), rank=1)
 
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         assert text_of(app)[-2].endswith("rank 1 on beta: ValueError: x")
@@ -179,18 +184,18 @@ def test_faults_are_below(scene: Scene) -> None:
 
 
 def test_logs_of_the_chosen_node_come_live(scene: Scene) -> None:
-    scene.watched.says("beta", "first \x1b[2Jline", rank=1)
+    scene.watched.write("beta", "first \x1b[2Jline", rank=1)
 
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         await pilot.press("down", "l")
         await scene.refresh(pilot)
         assert isinstance(app.screen, LogScreen)
-        scene.watched.says("beta", "second line", rank=1)
+        scene.watched.write("beta", "second line", rank=1)
         await scene.refresh(pilot, 2.0)
         log = app.screen.query_one(RichLog)
         assert [line.text.split(" ", 2)[2].rstrip() for line in log.lines] == ["first line", "second line"]
-        for number in range(LINES + 50):
-            scene.watched.says("beta", f"line {number}", rank=1)
+        for number in range(TAIL + 50):
+            scene.watched.write("beta", f"line {number}", rank=1)
         await scene.refresh(pilot, 2.0)
         assert log.lines[2].text.rstrip() == "… 50 lines not shown: orch logs shows all"
         await pilot.press("escape")

@@ -1,74 +1,69 @@
-"""The first view of the page: health decided in Python, the place of a run, the last lines of all nodes."""
+"""The first view of the page: the place of a run, whether anything is wrong, the last lines of all nodes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from contract.events import OutputProgress
 from orchestrator.checks.output_progress import output_share
-from orchestrator.checks.stragglers import Straggler
-from orchestrator.cli.web.now_view import LAST_LINES, health, last_lines, now_view
-from orchestrator.render.live import KeptLine, LiveNode, LiveRun, LiveSnapshot
-from tests.page_scene import usage
+from orchestrator.cli.web.now_view import LAST_LINES, last_lines, now_view
+from orchestrator.state.phase import Phase
+from orchestrator.state.run_state import TailLine
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.node_view import NodeView
+from tests.unit.test_monitor_view import SLOW, run
 
-RUN = LiveRun(run_id="r1", state="running", step=5, final_step=10)
-ALPHA = LiveNode(name="alpha", state="running", node_rank=0, heard_s=0.1)
+FIGURES = {"step": 5, "final_step": 10}
+ALPHA = NodeView(name="alpha", state="running", node_rank=0, answered_s=0.1)
 BETA = replace(ALPHA, name="beta", node_rank=1)
-SLOWED = replace(usage(0, 0.0), gpus=(replace(usage(0, 0.0).gpus[0], slowed_by="heat"),))
-SLOW = Straggler(node="beta", reason="link", text="its link is slow")
+SILENT = replace(BETA, silent=True, answered_s=None, problem="no route")
+
+
+def shown(**changes: Any) -> FleetView:
+    return FleetView(**{"at": 0.0, "run": run(FIGURES), "looked": True, "nodes": (ALPHA, BETA), **changes})
 
 
 @pytest.mark.parametrize(
-    ("run", "nodes", "severity", "lines"),
+    ("view", "severity", "lines", "fine"),
     [
-        (RUN, (), "ok", []),
-        (None, (ALPHA, BETA), "ok", []),
-        (RUN, (ALPHA, replace(BETA, heard_s=None)), "info", ["waiting for beta"]),
-        (replace(RUN, restarts=2), (ALPHA,), "info", ["ranks restarted 2 times"]),
-        (replace(RUN, restarting=True), (ALPHA,), "warning", ["ranks restart; figures are those before"]),
-        (replace(RUN, straggler=SLOW), (ALPHA,), "warning", ["beta its link is slow"]),
-        (replace(RUN, liveness="· rank 1 waits"), (ALPHA,), "warning", ["ranks rank 1 waits"]),
-        (replace(RUN, liveness="! rank 1 hangs"), (ALPHA,), "error", ["ranks rank 1 hangs"]),
-        (replace(RUN, state="failed"), (), "error", ["run r1 failed: orch why r1"]),
+        (shown(), "ok", [], "Both nodes answer; nothing is wrong."),
+        (shown(run=None, nodes=(ALPHA,)), "ok", [], "The node answers; nothing is wrong."),
+        (shown(nodes=()), "ok", [], ""),
+        (shown(nodes=(ALPHA, replace(BETA, answered_s=None))), "info", ["no answer yet from beta"], ""),
+        (shown(run=run(severity="warning", conditions=(SLOW,))), "warning", [SLOW.text], ""),
+        (shown(nodes=(ALPHA, SILENT)), "warning", ["beta does not answer this computer: no route"], ""),
         (
-            RUN,
-            (replace(BETA, silent=True, heard_s=12, problem="no route"),),
+            shown(run=run(phase=Phase.FAILED, severity="error", reason="rank 1"), nodes=(SILENT,)),
             "error",
-            ["beta silent for 12 s: no route"],
-        ),
-        (RUN, (replace(BETA, silent=True, heard_s=None),), "error", ["beta does not answer"]),
-        (
-            RUN,
-            (replace(ALPHA, usage=SLOWED), replace(BETA, state="failed", problem="exit code 1")),
-            "error",
-            ["beta failed: exit code 1", "alpha GPU 0 is slowed by heat"],
+            ["run gpt2-a3f9 failed: rank 1", "beta does not answer this computer: no route"],
+            "",
         ),
     ],
 )
 def test_health_names_what_is_wrong_the_worst_first(
-    run: LiveRun | None, nodes: tuple[LiveNode, ...], severity: str, lines: list[str]
+    view: FleetView, severity: str, lines: list[str], fine: str
 ) -> None:
-    found = health(run, nodes)
-    assert (found["severity"], [f"{one['about']} {one['text']}" for one in found["lines"]]) == (severity, lines)
-    assert bool(found["fine"]) == (severity == "ok" and bool(nodes))
+    found = now_view(view, lambda _name: [])["health"]
+    assert (found["severity"], [f"{one['about']} {one['text']}".strip() for one in found["lines"]]) == (severity, lines)
+    assert found["fine"] == fine
 
 
 @pytest.mark.parametrize(
-    ("run", "place"),
+    ("figures", "place"),
     [
-        (RUN, "step 5 of 10"),
-        (replace(RUN, step=None), ""),
+        (FIGURES, "step 5 of 10"),
+        ({}, ""),
         (
-            replace(RUN, output="epoch 3/10 · step 120/400 · loss 2.31 · 12 min left   (read from its output)"),
+            {"output": "epoch 3/10 · step 120/400 · loss 2.31 · 12 min left   (read from its output)"},
             "epoch 3/10 · step 120/400 · from its output",
         ),
     ],
 )
-def test_the_place_of_a_run(run: LiveRun, place: str) -> None:
-    snapshot = LiveSnapshot(at=0.0, run=run, looked=True, nodes=(), faults=())
-    assert now_view(snapshot, lambda _name: [])["run"]["place"] == place
+def test_the_place_of_a_run(figures: dict[str, Any], place: str) -> None:
+    assert now_view(shown(run=run(figures)), lambda _name: [])["run"]["place"] == place
 
 
 @pytest.mark.parametrize(
@@ -88,9 +83,11 @@ def test_the_part_of_a_training_that_its_output_says_is_done(event: OutputProgre
 
 
 def test_the_newest_lines_of_all_nodes_in_order_of_time() -> None:
-    def tail(name: str) -> list[KeptLine]:
+    def tail(name: str) -> list[TailLine]:
         rank = int(name == "beta")
-        return [KeptLine(number=n, time=f"{2 * n + rank:04d}", rank=rank, text=str(n or " ")) for n in range(50)]
+        return [
+            TailLine(number=n, at=0.0, time=f"{2 * n + rank:04d}", rank=rank, text=str(n or " ")) for n in range(50)
+        ]
 
     found = last_lines(("alpha", "beta"), tail)
     assert len(found) == LAST_LINES

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
+from orchestrator.render.prometheus import exposition
+from orchestrator.state.condition import SEVERITIES
 from orchestrator.state.facts import Fact
+from orchestrator.state.fleet_figures import FleetFigures
+from orchestrator.state.phase import Phase
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
+from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.live import LiveState
+from orchestrator.watch.run_lines import run_lines
 from tests.each_case import failures_of
-from tests.run_streams import CASES, RUN_ID, T0, Expected, Stream
+from tests.run_streams import CASES, NAMES, RUN_ID, T0, Expected, Stream
 
 
 def state_of(facts: Sequence[Fact]) -> RunState:
@@ -30,5 +39,63 @@ def test_each_stream_gets_its_verdict() -> None:
         )  # fmt: skip
         wanted = (expected.phase, expected.severity, expected.codes, expected.step, expected.restarts)
         assert found == wanted, f"{make.__name__}: {found}, not {wanted}"
+
+    assert failures_of(check, CASES) == []
+
+
+Shown = tuple[str, str, frozenset[str]]
+"""Phase, severity and codes of the conditions."""
+
+
+def of_metrics(state: RunState, now: float) -> Shown | None:
+    """An active run; one that has ended is only counted."""
+    text = exposition(FleetFigures(nodes=NAMES, unreachable={}, runs=(state,), at=now, seconds=0.1))
+    counted = re.findall(r'^orch_runs\{state="(\w+)"\} 1$', text, re.M)
+    shown = re.findall(r'^orch_run_phase\{run="[^"]+",phase="(\w+)"\} 1$', text, re.M)
+    assert shown in ([], counted)
+    if not shown:
+        return None
+    conditions = re.findall(r'^orch_run_condition\{run="[^"]+",code="(\w+)",severity="(\w+)"', text, re.M)
+    severity = max(("ok", *(severity for _, severity in conditions)), key=SEVERITIES.index)
+    return shown[0], "error" if shown[0] == "lost" else severity, frozenset(code for code, _ in conditions)
+
+
+def view_of(state: RunState, now: float) -> FleetView:
+    live = LiveState(NAMES, clock=lambda: now)
+    live.add(RunFound(state=state))
+    return live.view()
+
+
+def of_page(state: RunState, now: float) -> Shown:
+    """The data that the page and `orch monitor --json` show."""
+    run = view_of(state, now).data()["run"]
+    assert (run["step"], run["restarts"]) == (progress_of(state, Phase(run["state"]), now).step, state.restarts)
+    return run["state"], run["severity"], frozenset(one["code"] for one in run["conditions"])
+
+
+SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {"metrics": of_metrics, "page": of_page}
+"""What a surface shows of a state at a time; None where it shows nothing of such a run."""
+
+
+def test_every_surface_shows_the_same() -> None:
+    def check(make: Callable[[], Stream], expected: Expected) -> None:
+        state, wanted = state_of(make().facts), (expected.phase, expected.severity, frozenset(expected.codes))
+        shown = {name: surface(state, T0 + expected.at) for name, surface in SURFACES.items()}
+        differs = {name: one for name, one in shown.items() if one not in (None, wanted)}
+        assert differs == {}, f"{make.__name__}: {differs}, not {wanted}"
+
+    assert failures_of(check, CASES) == []
+
+
+def test_the_monitor_has_words_for_the_verdict() -> None:
+    """The phase is in its title, and a line with `!` shows that something is wrong, and nothing else does."""
+
+    def check(make: Callable[[], Stream], expected: Expected) -> None:
+        view = view_of(state_of(make().facts), T0 + expected.at)
+        title, *lines = (line.plain for line in run_lines(view, 200))
+        assert title.startswith(f"run {RUN_ID}  {expected.phase}"), title
+        is_wrong = any(line.startswith("!") for line in lines)
+        assert is_wrong == (expected.severity in ("warning", "error")), f"{make.__name__}: {lines}"
+        assert view.health.severity in (expected.severity, "info"), make.__name__
 
     assert failures_of(check, CASES) == []

@@ -15,15 +15,15 @@ from orchestrator.checks.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
-from orchestrator.render.monitor import run_lines
 from orchestrator.render.run_summary import key_figures
-from orchestrator.specs.run_events import RunFound, RunLine, Tick
+from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.watch.run_lines import run_lines
 from tests import lan
 from tests.each_case import failures_of
 from tests.json_output import json_data
 from tests.lan import moment
 from tests.unit.conftest import THREE, Orch, detached
-from tests.unit.test_live_model import Watched, run
+from tests.unit.test_live_state import Watched
 
 PROGRESS = OutputProgress(
     rank=0, generation=1, t=1767366000.0, epoch=3.0, epochs=10, step=120, steps=400, loss=2.31, loss_key="loss",
@@ -105,22 +105,22 @@ def test_status_shows_the_programs_own_events_first(orch: Orch) -> None:
 
 def test_a_monitor_shows_it_with_its_losses_and_one_warning() -> None:
     watched = Watched()
-    watched.model.add(RunFound(run=run()))
+    watched.find()
     for loss in (3.0, 2.5, 2.31):
-        watched.says("alpha", replace(PROGRESS, loss=loss))
-    shown = watched.shown.run
-    assert shown
-    assert (shown.step, shown.losses, shown.loss, shown.unit) == (None, (3.0, 2.5, 2.31), 2.31, "steps")
+        watched.write("alpha", replace(PROGRESS, loss=loss))
+    shown = watched.run.progress
+    assert (shown.losses, shown.loss, shown.unit) == ((3.0, 2.5, 2.31), 2.31, "steps")
     assert shown.remaining_s == pytest.approx(720, abs=5)
     text = "\n".join(part.plain for part in run_lines(watched.shown, 120))
     assert "epoch 3/10 · step 120/400 · loss 2.31" in text
     assert "no step reported" not in text
     for _ in range(3):
-        watched.says("alpha", NAN)
-    assert [fault.text for fault in watched.shown.faults] == ["loss is nan since step 300 (from its output)"]
-    watched.says("alpha", StepDone(step=5, loss=1.0))
-    own = watched.shown.run
-    assert own
+        watched.write("alpha", NAN)
+    assert [one.text for one in watched.run.conditions if one.code == "loss_not_finite"] == [
+        "the loss is NaN since step 300 (read from its output)"
+    ]
+    watched.write("alpha", StepDone(step=5, loss=1.0))
+    own = watched.run.progress
     assert (own.output, own.step, own.loss) == ("", 5, 1.0)
 
 

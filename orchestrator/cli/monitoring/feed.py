@@ -1,4 +1,4 @@
-"""The model of a run and its nodes, fed by a thread, read by a screen."""
+"""The state of a run and its nodes, fed by a thread, read by a screen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from contextvars import copy_context
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from orchestrator.render.live import KeptLine, LiveModel, LiveSnapshot
 from orchestrator.specs.errors import OrchError
+from orchestrator.specs.run_events import Tick
+from orchestrator.state.run_state import TailLine
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.live import LiveState
 
 if TYPE_CHECKING:
     from orchestrator.fleet.monitor import FleetWatch
@@ -21,11 +24,11 @@ LOOK_S = 0.05
 
 
 class LiveFeed:
-    """Snapshots of what a watch reports, from any thread."""
+    """Views of what a watch reports, from any thread."""
 
-    def __init__(self, opening: Callable[[], AbstractContextManager[FleetWatch]], model: LiveModel) -> None:
+    def __init__(self, opening: Callable[[], AbstractContextManager[FleetWatch]], state: LiveState) -> None:
         """`opening` is called in the thread: what it imports takes longer than to draw a first screen."""
-        self._opening, self._model, self._lock = opening, model, Lock()
+        self._opening, self._state, self._lock = opening, state, Lock()
         self._watch: FleetWatch | None = None
         self._closed = Event()
         self.error: OrchError | None = None
@@ -44,12 +47,13 @@ class LiveFeed:
         try:
             with self._opening() as self._watch:
                 with self._lock:
-                    self._model.watch(self._watch.names)
-                for event in self._watch.events():
+                    self._state.watch(self._watch.names)
+                for fact in self._watch.facts():
                     if self._closed.is_set():
                         return
-                    with self._lock:
-                        self._model.add(event)
+                    if not isinstance(fact, Tick):
+                        with self._lock:
+                            self._state.add(fact)
         except Exception as error:
             self.error = _as_error(error)
 
@@ -64,19 +68,19 @@ class LiveFeed:
     @property
     def settled(self) -> bool:
         with self._lock:
-            return self._model.settled or self.error is not None
+            return self._state.settled or self.error is not None
 
-    def snapshot(self) -> LiveSnapshot:
+    def view(self) -> FleetView:
         with self._lock:
-            return self._model.snapshot()
+            return self._state.view()
 
     def silent(self) -> frozenset[str]:
         with self._lock:
-            return self._model.silent()
+            return self._state.silent()
 
-    def tail(self, name: str, after: int = 0) -> list[KeptLine]:
+    def tail(self, name: str, after: int = 0) -> list[TailLine]:
         with self._lock:
-            return self._model.tail(name, after)
+            return self._state.tail(name, after)
 
 
 def _as_error(error: Exception) -> OrchError:

@@ -19,26 +19,21 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.render.live import LiveNode, LiveSnapshot
-from orchestrator.render.monitor import (
-    NodeColumn,
-    detail_lines,
-    fault_lines,
-    fitting,
-    node_cells,
-    ordered,
-    orders,
-    run_lines,
-)
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
+from orchestrator.watch.fleet_view import FleetView
+from orchestrator.watch.node_details import detail_lines
+from orchestrator.watch.node_table import NodeColumn, fitting, node_cells, ordered, orders
+from orchestrator.watch.node_view import NodeView
+from orchestrator.watch.run_lines import fault_lines, run_lines
 
 TICK_S = 0.5
 """Between two looks for a node that has become silent, or has come back: it is shown at once."""
 FIRST_S = 0.1
 """Between two refreshes until every node has answered."""
-FAULTS = 4
+FAULTS, NODE_ROWS = 4, 3
+"""Rows for the newest faults at most, and for nodes at least, where as many are there."""
 MARK = " ▼"
 """After the title of the column that orders the nodes."""
 
@@ -113,7 +108,7 @@ class MonitorApp(App[int]):
         self._order = orders()[0]
         self._wanted = ""
         self._due, self._silent = 0.0, frozenset[str]()
-        self.shown: LiveSnapshot = feed.snapshot()
+        self.shown: FleetView = feed.view()
 
     def compose(self) -> ComposeResult:
         yield Static(id="run")
@@ -156,12 +151,13 @@ class MonitorApp(App[int]):
     _refreshed = 0.0
 
     def refresh_view(self) -> None:
-        """Show the newest snapshot."""
+        """Show the newest view."""
         self._refreshed = self._clock()
-        self.shown = shown = self._feed.snapshot()
+        self.shown = shown = self._feed.view()
         width = max(1, self.size.width - 2)
         base = self.screen_stack[0]
-        above = run_lines(shown, width)
+        rows = self.size.height - min(len(shown.nodes), NODE_ROWS) - 2  # the titles of the columns, and the keys
+        above = run_lines(shown, width)[: max(1, rows)]
         base.query_one("#run", Static).update(Text("\n").join(above))
         faults = base.query_one("#faults", Static)
         room = self.size.height - len(above) - len(shown.nodes) - 2  # the titles of the columns, and the keys
@@ -174,10 +170,10 @@ class MonitorApp(App[int]):
         if isinstance(self.screen, NodeScreen):
             self.screen.show(shown)
 
-    def _show_nodes(self, shown: LiveSnapshot) -> None:
-        columns = fitting(max(1, self.size.width - 1), shown)
-        nodes = [node for node in ordered(shown, self._order) if self._passes(node, shown)]
-        rows = {node.name: node_cells(node, shown, columns) for node in nodes}
+    def _show_nodes(self, shown: FleetView) -> None:
+        columns = fitting(max(1, self.size.width - 1), shown.nodes)
+        nodes = [node for node in ordered(shown.nodes, self._order) if self._passes(node)]
+        rows = {node.name: node_cells(node, columns) for node in nodes}
         same = [one.title for one in columns] == [one.title for one in self._columns] and list(rows) == list(self._rows)
         widths = [
             max([len(self._title(one)), *(cells[n].cell_len for cells in rows.values())])
@@ -209,16 +205,15 @@ class MonitorApp(App[int]):
     def _title(self, column: NodeColumn) -> str:
         return column.title + (MARK if column.title == self._order and column.key else "")
 
-    def _passes(self, node: LiveNode, shown: LiveSnapshot) -> bool:
+    def _passes(self, node: NodeView) -> bool:
         if not self._wanted:
             return True
-        cells = node_cells(
-            node, shown, [one for one in fitting(10**6, shown) if one.title in ("node", "state", "note")]
-        )
+        columns = [one for one in fitting(10**6, [node]) if one.title in ("node", "state", "note")]
+        cells = node_cells(node, columns)
         return self._wanted.lower() in " ".join(cell.plain for cell in cells).lower()
 
     @property
-    def chosen(self) -> LiveNode | None:
+    def chosen(self) -> NodeView | None:
         """The node under the cursor."""
         names = list(self._rows)
         row = self.table.cursor_row
@@ -297,8 +292,8 @@ class MonitorApp(App[int]):
 class NodeScreen(Screen[None]):
     """A screen about one node."""
 
-    def show(self, _shown: LiveSnapshot) -> None:
-        """Show what a new snapshot says."""
+    def show(self, _shown: FleetView) -> None:
+        """Show what a new view says."""
 
 
 class LogScreen(NodeScreen):
@@ -322,7 +317,7 @@ class LogScreen(NodeScreen):
         self.query_one(RichLog).focus()
         self.call_after_refresh(self._write)
 
-    def show(self, _shown: LiveSnapshot) -> None:
+    def show(self, _shown: FleetView) -> None:
         self._write()
 
     def _write(self) -> None:
@@ -360,10 +355,10 @@ class DetailScreen(ModalScreen[None], NodeScreen):
         if isinstance(app, MonitorApp):
             self.show(app.shown)
 
-    def show(self, _shown: LiveSnapshot) -> None:
+    def show(self, _shown: FleetView) -> None:
         if node := next((node for node in _shown.nodes if node.name == self._subject), None):
             width = max(10, min(96, int(self.app.size.width * 0.9) - 4))
-            self.query_one("#details", Static).update(Text("\n").join(detail_lines(node, _shown, width)))
+            self.query_one("#details", Static).update(Text("\n").join(detail_lines(node, width)))
 
 
 class HelpScreen(ModalScreen[None]):

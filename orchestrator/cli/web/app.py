@@ -155,7 +155,7 @@ class _Routes:
 
     def runs(self, _request: Request) -> dict[str, Any]:
         asked = self._parts.fleet.runs
-        live = self._parts.feed.snapshot().run
+        live = self._parts.feed.view().run
         return {**self._parts.list.data(asked.newest(), live), "age_s": asked.age_s, "problem": asked.problem}
 
     def why(self, request: Request) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class LiveStream:
         if sign != self._sign or self._clock() - self._made >= self._interval_s:
             self._sign, self._made = sign, self._clock()
             error = self._feed.error
-            data = now_view(self._feed.snapshot(), self._feed.tail)
+            data = now_view(self._feed.view(), self._feed.tail)
             data["actions"] = actions
             data["problem"] = error and {"message": printable(error.message), "hint": printable(error.hint)}
             self._text, self._number = as_json(data), self._number + 1

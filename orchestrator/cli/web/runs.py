@@ -22,11 +22,11 @@ from orchestrator.fleet.runs.find_runs import FoundRuns
 from orchestrator.fleet.runs.progress import newest_progress, recorded_history
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport
-from orchestrator.render.live import LiveRun
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
+from orchestrator.watch.view_types import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60
 """Runs of the list, the newest, and those of them with the figures of their newest step."""
@@ -144,7 +144,7 @@ class RunList:
     def __init__(self) -> None:
         self._figures: dict[str, tuple[float, dict[str, Any]]] = {}
 
-    def data(self, found: FoundRuns | None, live: LiveRun | None = None) -> dict[str, Any]:
+    def data(self, found: FoundRuns | None, live: RunView | None = None) -> dict[str, Any]:
         """The list. `found`: what the nodes have answered, None as long as they have not; `live`: the run that is
         watched, of which more is known than of others."""
         history = {entry.run_id: entry for entry in recorded_history()}
@@ -152,8 +152,8 @@ class RunList:
         rows = [*map(_on_nodes, on_nodes.values())]
         rows += [_on_record(entry) for run_id, entry in history.items() if run_id not in on_nodes]
         for row in rows:
-            if live and not live.as_of and row["run_id"] == live.run_id:
-                row |= {"state": live.state, "reason": live.reason, "active": live.state in ("running", "created")}
+            if live and live.is_on_nodes and row["run_id"] == live.run_id:
+                row |= {"state": live.phase.value, "reason": live.reason, "active": live.phase.is_active}
         rows.sort(key=lambda row: (not row["active"], -row["began"]))
         for row in rows[:WITH_FIGURES]:
             if row["run_id"] in history:

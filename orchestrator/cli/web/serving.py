@@ -20,8 +20,8 @@ from orchestrator.cli.web.app import WebParts, web_app
 from orchestrator.cli.web.fleet import WatchedFleet
 from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.runs import RunCurves, RunList
-from orchestrator.render.live import LiveModel
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.watch.live import LiveState
 
 LEAVING_S = 2
 """Time in which answers that were begun may end."""
@@ -43,7 +43,7 @@ def web_parts(
 ) -> WebParts:
     """All that the page shows; nothing is asked yet. `some`: as of `find_runs`."""
     fleet, actions = WatchedFleet(specs, project, run, some=some), PageActions(perform_here(inventory))
-    feed = LiveFeed(fleet.watching, LiveModel(spec.name for spec in specs))
+    feed = LiveFeed(fleet.watching, LiveState(spec.name for spec in specs))
     return WebParts(
         fleet=fleet,
         feed=feed,

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes
+from orchestrator.fleet.runs.load_state import load_state
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import supervisor_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import DeadlineError
-from orchestrator.specs.run import State
+from orchestrator.state.phase import Phase, phase_of
 
 LOOK_EVERY_S = 2.0
-STOPPED = 143
-"""Exit code of a container that was asked to stop."""
 
 
 def wait_for(
@@ -25,7 +24,8 @@ def wait_for(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], object] = time.sleep,
 ) -> str:
-    """`succeeded`, `stopped` or `failed`. DeadlineError: it still runs after `timeout_s`.
+    """The phase in which the run has ended: `succeeded`, `stopped`, `failed`; `unknown` where that was not seen.
+    DeadlineError: it still runs after `timeout_s`.
 
     The result of a supervisor on this controller counts: between two attempts no container runs.
     """
@@ -33,22 +33,20 @@ def wait_for(
     while True:
         if ended := record.outcome():
             return ended[0]
-        if supervisor_of(record) is None and (word := _ended(nodes, run_id)):
-            return word
+        if supervisor_of(record) is None and (phase := _ended(nodes, run_id)):
+            return phase.value
         left = LOOK_EVERY_S if deadline is None else deadline - now()
         if left <= 0:
             raise DeadlineError(f"run {run_id} has not ended after {timeout_s:.0f} s", hint=f"orch status {run_id}")
         rest(min(LOOK_EVERY_S, left))
 
 
-def _ended(nodes: Sequence[Node], run_id: str) -> str:
-    """The outcome by the containers; empty while one runs, or may run on a node that does not answer."""
+def _ended(nodes: Sequence[Node], run_id: str) -> Phase | None:
+    """The phase in which the run has ended; None while a container runs, or may run on a node that does not answer."""
     found = find_runs(nodes)
     run = run_on_nodes(found, run_id)
-    states = {member.state for member in run.members}
-    if run.is_going or (State.LOST in states and found.unreachable):
-        return ""
-    codes = {member.container.exit_code for member in run.members if member.container}
-    if STOPPED in codes and codes <= {0, STOPPED}:
-        return "stopped"
-    return State.SUCCEEDED.value if states == {State.SUCCEEDED} else State.FAILED.value
+    if run.is_going:
+        return None
+    state = load_state(run, found, {node.name: node for node in nodes}, time.time())
+    phase = phase_of(state)
+    return None if phase.is_active or (phase is Phase.LOST and found.unreachable) else phase

@@ -115,12 +115,12 @@ export function ago(at) {
 }
 
 export function pill(state) {
-  const words = { succeeded: "done" };
-  return el("span", { class: `pill s-${TONES[state] || "unknown"}` }, words[state] || state || "unknown");
+  return el("span", { class: `pill s-${TONES[state] || "unknown"}` }, state || "unknown");
 }
 
 const TONES = {
-  running: "run", succeeded: "good", done: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
+  running: "run", starting: "run", restarting: "warn", stopping: "warn", launching: "warn", queued: "warn",
+  succeeded: "good", done: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
 };
 
 // A bar from 0 to 1; tone: warn or bad where the share is high.

@@ -1,4 +1,4 @@
-// The first view: what is running, how far, how long still, whether anything is wrong (now_view.py), the last lines.
+// The first view: what is running, how far, how long still, whether anything is wrong (watch/fleet_view.py), the last lines.
 
 import { get } from "./api.js";
 import { click } from "./actions.js";
@@ -69,7 +69,7 @@ function runCard(snapshot) {
       el("p", { class: "soft" }, "A run that is launched appears here by itself: ", el("code", {}, "orch launch")),
     ];
   }
-  const active = ["running", "created"].includes(run.state);
+  const active = run.active;
   const left = run.remaining_s;
   const until = left === null ? "" : `, until ${clock(new Date(Date.now() + 1000 * left))}`;
   const done = run.progress;
@@ -126,11 +126,11 @@ function tile(name, value, more = null) {
 // What is wrong, the worst first, or one line that all is well.
 function healthLines({ lines, fine }) {
   if (!lines.length) return fine ? el("p", { class: "health good" }, fine) : null;
-  return el("ul", { class: "health" }, lines.map(({ severity, about, text }) => el("li", { class: TONES[severity] }, el("b", {}, about), " ", text)));
+  return el("ul", { class: "health" }, lines.map(({ severity, about, text, command }) =>
+    el("li", { class: TONES[severity] }, about ? [el("b", {}, about), " "] : null, text, command ? [" → ", el("code", {}, command)] : null)));
 }
 
 export function nodeTable(snapshot) {
-  const straggler = snapshot.run?.straggler?.node;
   const has = (choose) => snapshot.nodes.some((node) => node.usage && choose(node.usage));
   const usage = (node, draw) => (node.usage ? draw(node.usage) : "–");
   const columns = [
@@ -149,8 +149,8 @@ export function nodeTable(snapshot) {
     ...(snapshot.nodes.some((node) => node.compute_s !== null) ? [
       { title: "Part of step", class: "number", cell: (node) => (node.compute_s === null ? "–" : `${node.compute_s < 1 ? node.compute_s.toFixed(3) : short(node.compute_s)} s`) },
     ] : []),
-    ...(snapshot.nodes.some((node) => node.problem || node.name === straggler) ? [
-      { title: "Note", class: "wide", cell: (node) => (node.name === straggler ? el("span", { class: "warn" }, `slowest: ${snapshot.run.straggler.reason}`) : node.problem) },
+    ...(snapshot.nodes.some((node) => node.note) ? [
+      { title: "Note", class: "wide", cell: (node) => (node.slow ? el("span", { class: "warn" }, node.note) : node.note) },
     ] : []),
   ];
   const rows = snapshot.nodes.map((node) => ({ ...node, tone: node.silent ? "old" : null }));
@@ -158,7 +158,7 @@ export function nodeTable(snapshot) {
 }
 
 export function nodePill(node) {
-  if (node.silent) return el("span", { class: "pill s-bad" }, node.heard_s === null ? "no answer" : `silent ${span(node.heard_s)}`);
+  if (node.silent) return el("span", { class: "pill s-bad" }, node.answered_s === null ? "no answer" : `silent ${span(node.answered_s)}`);
   return ["idle", "connecting"].includes(node.state) ? el("span", { class: "pill s-idle" }, node.state) : pill(node.state);
 }
 

@@ -154,7 +154,7 @@ export function run(root, parameters, id) {
   }
 
   function buttons(data, own) {
-    const active = own === live && ["running", "created"].includes(live.state);
+    const active = own === live && live.active;
     return [
       el("a", { class: "button", href: `#/logs?run=${encodeURIComponent(data.run_id)}` }, "Logs"),
       active ? el("button", { type: "button", onclick: () => click("restart", data.run_id) }, "Restart…") : null,

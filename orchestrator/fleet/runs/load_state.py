@@ -1,0 +1,149 @@
+"""Load the state of a run: its record on this computer, its containers on the nodes, and the newest lines of both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+
+from contract.events import (
+    CheckpointWritten,
+    Evaluated,
+    ForecastMade,
+    GenerationEnded,
+    GenerationStarted,
+    GroupJoined,
+    LivenessReported,
+    NodesEvent,
+    OutputProgress,
+    ProgressEvent,
+    RankFailed,
+    RankLeftOut,
+    RankStarted,
+    ResourcesSampled,
+    StepDone,
+    TrainingDone,
+    TrainingResumed,
+    TrainingStopped,
+)
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, running_containers
+from orchestrator.fleet.runs.read_logs import run_line
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.secrets import veil_at
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.run import Run
+from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_state import RunState
+
+LOOK_BACK = 200
+"""Newest lines of each container, and newest events of each frequent kind."""
+LOOK_AHEAD = 1000
+"""First lines of rank 0 that are searched for a forecast: a script of the user's has none, and may write much."""
+MOST_EVENTS = 2000
+"""Newest rare events of the record."""
+TIMEOUT_S = 20.0
+_RARE = (
+    Evaluated, ForecastMade, GenerationEnded, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed,
+    RankLeftOut, RankStarted, TrainingDone, TrainingResumed, TrainingStopped,
+)  # fmt: skip
+_FREQUENT = (CheckpointWritten, OutputProgress, ResourcesSampled, StepDone)
+"""Events of which the newest are enough, with that number of each."""
+
+
+def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[str] | None = None) -> RunState:
+    """The state of a run of which no node shows a container. `unreachable`: nodes that did not answer when they were
+    asked for it; None: no node was asked."""
+    state = _begin(record, seen)
+    if unreachable is not None:
+        apply(state, RunNotSeen(seen=seen, unreachable=tuple(unreachable)))
+    names = [one.name for one in state.members] or list(record.names)
+    _read(state, _recorded(record), [_recorded_tail(record, name) for name in names], seen)
+    return state
+
+
+def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
+    """The state of a run by its containers and its record alone: no log is read."""
+    record = RunRecord(run.run_id)
+    state = _begin(record, seen)
+    apply(state, RunSeen(seen=seen, run=run, unreachable=tuple(found.unreachable)))
+    if run.is_going and not state.is_superseded:
+        _read(state, _recorded(record), (), seen)
+    return state
+
+
+def load_state(run: Run, found: FoundRuns, nodes: Mapping[str, Node], seen: float) -> RunState:
+    """The state of a run that nodes show, with the newest lines of each of its containers."""
+    record = RunRecord(run.run_id)
+    state = _begin(record, seen)
+    apply(state, RunSeen(seen=seen, run=run, unreachable=tuple(found.unreachable)))
+    containers = running_containers(run, nodes)
+    outcomes = fan_out(containers, lambda one: _newest_lines(one, record), timeout_s=TIMEOUT_S)
+    tails = {one.item.node.name: one.result for one in outcomes if one.result}
+    recorded: Iterable[RunLine] = ()
+    if not state.is_superseded:
+        recorded = _recorded(record)
+        tails |= {one.name: _recorded_tail(record, one.name) for one in state.members if one.name not in tails}
+    if state.recorded_forecast is None:
+        recorded = [*recorded, *_first_forecast(containers, record)]
+    _read(state, recorded, tails.values(), seen)
+    return state
+
+
+def _begin(record: RunRecord, seen: float) -> RunState:
+    state = RunState(run_id=record.run_id)
+    journal = JournalRead(seen=seen, journal=record.journal, plan=record.plan(), forecast=record.forecast())
+    apply(state, journal)
+    return state
+
+
+def _read(state: RunState, recorded: Iterable[RunLine], tails: Iterable[list[RunLine]], seen: float) -> None:
+    """Take lines into account in the order in which each node wrote them: recorded events, then the newest lines."""
+    whole = [tail for tail in tails if tail]
+    begins = {tail[0].node: tail[0].time for tail in whole}
+    for line in sorted(recorded, key=lambda one: one.time):
+        if line.node not in begins or line.time < begins[line.node]:
+            apply(state, LineRead(seen=seen, line=line))
+    for tail in whole:
+        for line in tail:
+            apply(state, LineRead(seen=seen, line=line))
+
+
+def _recorded(record: RunRecord) -> Iterator[RunLine]:
+    """Recorded events of the current attempt."""
+    current = record.journal.current
+    since = ""
+    if current and current.claim.why != "takeover" and current.claim.base is not None:  # lines of others came before
+        since = datetime.fromtimestamp(current.claim.at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    for kinds in (_RARE, *((kind,) for kind in _FREQUENT)):
+        found = record.events(*kinds, since=since, newest_first=True)
+        yield from islice(found, MOST_EVENTS if kinds is _RARE else LOOK_BACK)
+
+
+def _recorded_tail(record: RunRecord, name: str) -> list[RunLine]:
+    """The newest recorded lines of a node, oldest first."""
+    return list(islice(record.newest(name), LOOK_BACK))[::-1]
+
+
+def _newest_lines(container: RunningContainer, record: RunRecord) -> list[RunLine]:
+    veil = veil_at(container.node, container.secrets, record.veil)
+    lines = islice(container.node.engine.logs(container.id, tail=LOOK_BACK), LOOK_BACK)
+    return [run_line(container, line, veil) for line in lines]
+
+
+def _first_forecast(containers: Sequence[RunningContainer], record: RunRecord) -> list[RunLine]:
+    """The line with the forecast that rank 0 makes before its first step: it says which node leads."""
+
+    def first(container: RunningContainer) -> RunLine | None:
+        for line in islice(container.node.engine.logs(container.id), LOOK_AHEAD):
+            entry = run_line(container, line, record.veil)
+            if isinstance(entry.event, ForecastMade):
+                return entry
+            if isinstance(entry.event, ProgressEvent):
+                return None
+        return None
+
+    outcomes = fan_out([one for one in containers if one.node_rank == 0], first, timeout_s=TIMEOUT_S)
+    return [one.result for one in outcomes if one.result]

@@ -1,0 +1,113 @@
+"""The state of a run is loaded from its record, its containers and the newest lines of both."""
+
+from __future__ import annotations
+
+import time
+
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled
+from contract.resources import ResourceUsage
+from orchestrator.fleet.runs.find_runs import find_runs, running_containers
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.load_state import LOOK_AHEAD, load_state, recorded_state, state_without_lines
+from orchestrator.fleet.runs.read_logs import collect_logs
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.errors import EngineError
+from orchestrator.state.phase import phase_of
+from orchestrator.state.progress import RunProgress, progress_of
+from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import verdict
+from tests import lan
+from tests.lan import event
+from tests.unit.conftest import THREE
+
+NOW = 1767366010.0
+"""2026-01-02T15:00:10Z: the lines of the nodes are of the seconds before."""
+
+
+def launched(*says: str, ends_with: int | None = None) -> lan.Lan:
+    here = lan.lan(*THREE, says=says, ends_with=ends_with)
+    launch(here.nodes, lan.plan(THREE))
+    return here
+
+
+def loaded(here: lan.Lan) -> RunState:
+    found = find_runs(list(here.nodes.values()))
+    return load_state(found.runs[0], found, here.nodes, NOW)
+
+
+def progress(state: RunState) -> RunProgress:
+    return progress_of(state, phase_of(state), NOW)
+
+
+def test_progress_is_the_newest_event_of_rank_0() -> None:
+    here = launched(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
+    shown = progress(loaded(here))
+    assert (shown.step, shown.loss, shown.last_line) == (6, 2.5, "rank 0: talk")
+
+
+def test_the_last_step_and_the_remaining_time_stay_until_the_next_step() -> None:
+    here = launched(event("step", step=5, final_step=50, remaining_s=90.0), event("evaluation", step=6, loss=2.0))
+    shown = progress(loaded(here))
+    assert (shown.step, shown.final_step) == (6, 50)
+    assert shown.remaining_s is not None
+
+
+def test_a_checkpoint_that_is_reported_late_takes_a_run_no_way_back() -> None:
+    here = launched(event("checkpoint", step=6), event("step", step=9, loss=2.5), event("checkpoint", step=8))
+    assert (progress(loaded(here)).step, progress(loaded(here)).loss) == (9, 2.5)
+
+
+def test_resources_are_the_newest_sample_of_each_node_that_answers() -> None:
+    def sample(cpu_percent: float) -> str:
+        usage = ResourceUsage(cpu_percent=cpu_percent, cpus=2.0, ram_used_mib=10, ram_limit_mib=4096)
+        return encode_event(ResourcesSampled(usage=usage))
+
+    here = launched(sample(50.0), event("step", step=5), sample(75.0), "[rank0]: talk")
+    here.nodes["gamma"].engine.failures["logs"] = EngineError("no answer", node="gamma")
+    state = loaded(here)
+    used = {node.name: node.usage.cpu_percent for node in state.members if node.usage}
+    assert used == {"alpha": 75.0, "beta": 75.0}
+    assert progress(state).step == 5
+
+
+def test_no_progress_yet() -> None:
+    assert progress(loaded(launched("[rank0]: hello", event("joined")))).step is None
+
+
+def test_progress_that_cannot_be_asked_for_is_none() -> None:
+    here = launched(event("step", step=5))
+    here.nodes["alpha"].engine.failures["logs"] = EngineError("driver none does not support reading", node="alpha")
+    assert progress(loaded(here)).step is None
+
+
+def test_the_forecast_is_found_in_the_first_lines_alone() -> None:
+    told, talk = event("forecast", **lan.forecast()), ("[rank0]: talk",)
+    near, far = launched(told, *talk * 400), launched(*talk * (LOOK_AHEAD + 1), told, *talk * 400)
+    assert (loaded(near).forecast is None, loaded(far).forecast is None) == (False, True)
+
+
+def test_recorded_events_and_lines_of_nodes_are_one_stream() -> None:
+    """Restarts are counted by the record, of which the newest lines show only the last."""
+    says = [event("generation", generation=1), event("step", step=5)]
+    says += [event("restarting", outcome="infrastructure", generation=1), event("generation", generation=1)]
+    here = launched(*says, *["[rank0]: talk"] * 400, event("step", step=9))
+    found = find_runs(list(here.nodes.values()))
+    record = RunRecord(found.runs[0].run_id)
+    collect_logs(running_containers(found.runs[0], here.nodes), record)
+    state = loaded(here)
+    assert (state.restarts, progress(state).step, phase_of(state).value) == (1, 9, "running")
+    assert state_without_lines(found.runs[0], found, NOW).restarts == 1
+    assert recorded_state(record, NOW, unreachable=()).restarts == 1
+
+
+def test_a_run_that_no_node_shows_is_loaded_from_its_record() -> None:
+    here = launched(event("generation", generation=1), event("step", step=5), ends_with=0)
+    found = find_runs(list(here.nodes.values()))
+    record = RunRecord(found.runs[0].run_id)
+    collect_logs(running_containers(found.runs[0], here.nodes), record)
+    state = recorded_state(record, time.time(), unreachable=())
+    assert (verdict(state, NOW).phase.value, progress(state).step) == ("unknown", 5)
+    record.save_outcome("failed", "exit code 3")
+    judged = verdict(recorded_state(record, time.time(), unreachable=()), NOW)
+    assert (judged.phase.value, judged.severity, judged.reason) == ("failed", "error", "exit code 3")
