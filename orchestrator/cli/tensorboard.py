@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 from contextlib import suppress
 from subprocess import Popen, TimeoutExpired
@@ -45,6 +46,7 @@ def tensorboard(
     with connected_for(loaded.holders, words[0] or None) as nodes, TemporaryDirectory(prefix="orch-board-") as board:
         files = EventFiles(nodes, places_in(loaded.holders, loaded.project), words)
         files.link(board, say)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # TensorBoard ends with the command
         with suppress(KeyboardInterrupt), Popen(argv, cwd=board) as process:
             try:
                 while True:

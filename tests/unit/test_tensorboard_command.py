@@ -21,7 +21,7 @@ from tests.unit.conftest import Ran
 
 NAME = "events.out.tfevents.1767366000.alpha.7.0"
 OTHER = "0102-1504-cd34"
-# The program sees the copies, adds to the file on the node, ends the command like Ctrl-C once that is copied, and notes
+# The program sees the copies, adds to the file on the node, ends the command once that is copied, and notes
 # what ended it.
 SHOWS = f"""#!{sys.executable}
 import glob, os, signal, socket, sys, time
@@ -37,7 +37,7 @@ open("{{added}}", "ab").write(b"more")
 deadline = time.monotonic() + 60
 while open("{RUN}/alpha/{NAME}", "rb").read() != b"figuresmore" and time.monotonic() < deadline:
     time.sleep(0.02)
-os.kill(os.getppid(), signal.SIGINT)
+os.kill(os.getppid(), signal.{{how}})
 signal.pause()
 """
 
@@ -85,12 +85,13 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     return Scene(here, tmp_path / "cache" / "orch" / "tensorboard", tmp_path / "programs", run)
 
 
-def test_files_of_all_nodes_are_shown_and_then_what_is_added(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM"])
+def test_files_of_all_nodes_are_shown_and_then_what_is_added(scene: Scene, tmp_path: Path, how: str) -> None:
     added = scene.write("alpha", f"tensorboard/{NAME}")
     scene.write("beta", "code/lightning_logs/v 1/events.out.tfevents.2", run=OTHER)
     scene.write("beta", "code/train.py", run=OTHER)
     notes = tmp_path / "notes"
-    scene.install(SHOWS.format(notes=notes, added=added))
+    scene.install(SHOWS.format(notes=notes, added=added, how=how))
     ran = scene.orch(RUN, OTHER[:12])
     assert ran.code == 0, ran.err
     options, shown, end = notes.read_text().splitlines()
