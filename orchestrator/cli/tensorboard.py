@@ -34,7 +34,7 @@ def tensorboard(
     They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node.
     """
     from orchestrator.cli.web.address import LOOPBACK_NAMES, WebAddress, listening_socket
-    from orchestrator.fleet.checkpoints.survey import places_in
+    from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.tensorboard import EventFiles
 
@@ -44,10 +44,10 @@ def tensorboard(
     program = ("tensorboard",) if shutil.which("tensorboard") else ("python3", "-m", "tensorboard.main")
     argv = (*program, "--logdir", ".", "--host", host, "--port", str(port))
     with connected_for(loaded.holders, words[0] or None) as nodes, TemporaryDirectory(prefix="orch-board-") as board:
-        files = EventFiles(nodes, places_in(loaded.holders, loaded.project), words)
+        files = EventFiles(nodes, {word: places_for(loaded.holders, loaded.project, word) for word in words})
         files.link(board, say)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # TensorBoard ends with the command
-        with suppress(KeyboardInterrupt), Popen(argv, cwd=board) as process:
+        with Popen(argv, cwd=board) as process, suppress(KeyboardInterrupt):
             try:
                 while True:
                     with suppress(TimeoutExpired):
@@ -62,4 +62,3 @@ def tensorboard(
                             typer.launch(f"http://{host}:{port}/")
             finally:
                 process.terminate()
-                process.wait()

@@ -16,12 +16,14 @@ from orchestrator.specs.errors import ConfigError, PreflightError
 
 
 class EventFiles:
-    """Event files of the runs that these words mean (an empty one: the newest) in the project's folder on each node."""
+    """Event files of the runs that these words mean (an empty one: the newest), with the project's folder by node."""
 
-    def __init__(self, nodes: Sequence[Node], places: Mapping[str, str], words: Sequence[str]) -> None:
-        known, self._places = [node for node in nodes if node.name in places], places
-        runs = dict.fromkeys(run_with_files(known, places, word) for word in words)
-        self._asked = [(user_cache_path("orch") / "tensorboard" / run, node) for run in runs for node in known]
+    def __init__(self, nodes: Sequence[Node], wanted: Mapping[str, Mapping[str, str]]) -> None:
+        self._asked = list[tuple[Path, Node, str]]()
+        for word, places in wanted.items():
+            known = [node for node in nodes if node.name in places]
+            to = user_cache_path("orch") / "tensorboard" / run_with_files(known, places, word)
+            self._asked += [(to, node, places[node.name]) for node in known]
 
     def copy(self, tell: Callable[[str], object]) -> None:
         """Copy what is not here yet. `tell` gets the errors of nodes."""
@@ -32,14 +34,14 @@ class EventFiles:
     def link(self, board: str, tell: Callable[[str], object]) -> None:
         """Copy, and make a link to each run's files in this folder. ConfigError: there are none."""
         self.copy(tell)
-        for folder in dict.fromkeys(folder for folder, _ in self._asked):
+        for folder in dict.fromkeys(folder for folder, *_ in self._asked):
             tell(f"event files: {folder}" if folder.is_dir() else f"note: no TensorBoard files of {folder.name}")
             Path(board, folder.name).symlink_to(folder)
         if not any(Path(board).glob("*/*")):
             raise ConfigError("no node that answered has event files", hint="orch runs")
 
-    def _copy(self, to: Path, node: Node) -> None:
-        folder, files = files_of_run(node, self._places[node.name], to.name, "events.out.tfevents.*")
+    def _copy(self, to: Path, node: Node, place: str) -> None:
+        folder, files = files_of_run(node, place, to.name, "events.out.tfevents.*")
         for file in files:
             target = to / node.name / file.path.removeprefix("tensorboard/")
             target.parent.mkdir(parents=True, exist_ok=True)

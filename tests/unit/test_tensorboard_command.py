@@ -6,7 +6,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,9 @@ from orchestrator.cli import main
 from orchestrator.cli import tensorboard as command
 from orchestrator.fleet import tensorboard as files
 from orchestrator.fleet.connect import connecting_by
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer, FakeNode
+from tests import lan
 from tests.shelves import RUN, Shelves
 from tests.unit.conftest import Ran
 
@@ -133,6 +135,22 @@ def test_a_tensorboard_that_is_missing_or_ends(scene: Scene, name: str) -> None:
     assert f"in {Path.cwd()}\n" not in ran.err
 
 
+def test_a_run_in_a_folder_of_its_own(scene: Scene, tmp_path: Path) -> None:
+    """As of `--engine process`: its plan says where it is, for `orch pull`, too."""
+    scene.install("#!/bin/sh\nexit 3\n")
+    record = RunRecord(RUN)
+    specs = [lan.spec("alpha", workspace=str(tmp_path / "elsewhere"))]
+    record.save_plan(replace(lan.plan_of(*specs), run_id=RUN))
+    file = tmp_path / "elsewhere" / "orch" / "runs" / RUN / NAME
+    file.parent.mkdir(parents=True)
+    file.write_text("figures")
+    assert scene.orch(RUN).code == 1
+    assert (scene.copies / RUN / "alpha" / NAME).read_text() == "figures"
+    with connecting_by(scene.machines.connect):
+        assert main(["pull", RUN]) == 0
+    assert Path("runs", RUN, NAME).read_text() == "figures"
+
+
 def test_refusals(scene: Scene) -> None:
     scene.install("#!/bin/sh\nexit 3\n")
     scene.write("alpha", "metrics.jsonl")
@@ -166,7 +184,7 @@ def test_a_node_that_lies(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monk
     node = FakeNode("alpha", programs=hostile(listed))
     monkeypatch.setattr(files, "run_with_files", lambda *_: RUN)
     problems: list[str] = []
-    event_files = files.EventFiles([node], {"alpha": "/w"}, [""])
+    event_files = files.EventFiles([node], {"": {"alpha": "/w"}})
     event_files.copy(problems.append)
     assert problems == []
     written = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
