@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption
+from orchestrator.cli.options import InventoryOption, RunsArgument
 from orchestrator.cli.report import say, say_once, write_line
 from orchestrator.specs.errors import RunFailedError
 
@@ -22,9 +22,7 @@ INSTALL = "not installed? uv tool install tensorboard   # or, in your own enviro
 
 
 def tensorboard(
-    runs: list[str] | None = typer.Argument(
-        None, metavar="[RUN]...", help="Run ids, or their first characters (default: the newest run)."
-    ),
+    runs: RunsArgument = None,
     port: int = typer.Option(0, min=0, max=65535, metavar="PORT", help="Port of this computer (default: a free one)."),
     open_browser: bool = typer.Option(False, "--open", help="Open the browser."),
     inventory: InventoryOption = None,
