@@ -13,7 +13,8 @@ import typer
 
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, RunsArgument
-from orchestrator.cli.report import say, say_once, write_line
+from orchestrator.cli.report import say, say_once
+from orchestrator.render.console import write_plain
 from orchestrator.specs.errors import RunFailedError
 
 EXAMPLES = "orch tensorboard\norch tensorboard RUN1 RUN2 --open\norch tensorboard RUN --port 6006"
@@ -55,7 +56,7 @@ def tensorboard(
                         continue
                     with suppress(OSError), socket.create_connection((host, port), 1):
                         wait_s = EVERY_S
-                        write_line(f"http://{host}:{port}/")
+                        write_plain(f"http://{host}:{port}/")
                         if open_browser:
                             typer.launch(f"http://{host}:{port}/")
             finally:
