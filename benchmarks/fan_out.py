@@ -53,6 +53,7 @@ from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.attempt import follow_attempt
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import probe, usage_probe
@@ -374,7 +375,7 @@ def supervise(fleet: Fleet) -> Work:
         fleet.nodes[one.node.name].engine.finish(one.id, 0)
 
     def run() -> None:
-        outcome = follow_attempt(containers, made, record)
+        outcome = follow_attempt(containers, made, FollowedRun(record))
         if outcome.failure:
             raise SystemExit(f"supervise: {outcome.failure}")
 

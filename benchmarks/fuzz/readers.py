@@ -16,8 +16,7 @@ from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
-from orchestrator.checks.failure import generation_failure, generation_failures
-from orchestrator.checks.hang import describe_waits, liveness_reports, rank_places, rank_waited_for, timestamp
+from orchestrator.checks.hang import timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.nodes.interface import Completed
@@ -45,8 +44,10 @@ from orchestrator.specs.inventory_files.inventory_import import from_hostfile, f
 from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.generation_failures import generation_failure
 from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, StartedEntry, decode_entry, encode_entry
 from orchestrator.state.journal_fold import fold
+from orchestrator.state.postmortem import Evidence, write_postmortem
 from tests import lan
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
@@ -85,10 +86,8 @@ def _shown(text: str) -> None:
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
     recovery_line(said).encode()
-    rank_waited_for(liveness_reports([said]), rank_places([said]))
+    write_postmortem(Evidence(run_id="r1", lines=(said,)))
     read_figures(text)
-    generation_failures([said])
-    describe_waits([said], [])
     if event:
         slow_ranks(event, ["alpha"])
         generation_failure(event)

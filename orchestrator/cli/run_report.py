@@ -13,7 +13,7 @@ from orchestrator.cli.report import installed_version, say, write_json, write_li
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.checks.run_report import RunReport
+    from orchestrator.state.run_report import RunReport
 
 EXAMPLES = """\
 orch report

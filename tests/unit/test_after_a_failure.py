@@ -12,7 +12,7 @@ from tests.unit.conftest import THREE, Orch
 
 MISSING = "[rank0]: python: can't open file '/workspace/code/trian.py': [Errno 2] No such file or directory"
 NO_MODULE = "[rank0]: ModuleNotFoundError: No module named 'einops'"
-CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040")
+CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040", verified=True)
 
 
 @pytest.mark.parametrize("says", [MISSING, NO_MODULE], ids=["no script", "no module"])

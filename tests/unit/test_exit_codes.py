@@ -31,7 +31,7 @@ def test_0_a_run_that_succeeds(orch: Orch) -> None:
     ran = orch("launch", "--nodes", "3", "--name", "first", on=lan.lan(*THREE, says=DONE))
     assert ran.code == 0
     assert "✓ run first-" in ran.err
-    assert "done at step 3" in ran.err
+    assert "succeeded at step 3" in ran.err
     assert any(line.endswith("] hello") for line in ran.out.splitlines())
     assert "@orch" not in ran.out
 

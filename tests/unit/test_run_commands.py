@@ -64,7 +64,7 @@ def test_watch_sees_a_run_to_its_end(orch: Orch) -> None:
     finish(here, 0)
     ran = orch("watch", run_id[:7], on=here)
     assert (ran.code, ran.out) == (0, "")
-    assert f"✓ run {run_id} done at step 3" in ran.err
+    assert f"✓ run {run_id} succeeded at step 3" in ran.err
     assert RunRecord(run_id).outcome() == ("succeeded", "")
 
 

@@ -51,7 +51,7 @@ def test_a_run_from_launch_to_end(uni: Cluster) -> None:
     assert (run["state"], run["nnodes"], run["master"]) == ("succeeded", 2, "c1")
     assert [member["node"] for member in run["members"]] == ["c1", "c2"]
     assert uni("wait", run["run_id"]).code == 0
-    assert "is done, nothing failed" in uni("why").out
+    assert "has succeeded" in uni("why").out
     kept = RunRecord(run["run_id"]).plan()
     assert kept
     assert (kept.cluster, [part.node for part in kept.nodes], kept.master_addr) == ("uni", ["c1", "c2"], "10.0.0.1")

@@ -18,7 +18,6 @@ from contract.failures.signature import Signature
 from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.doctor import AREAS
-from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
 from orchestrator.cli import COMMANDS
 from orchestrator.fleet.runs.evidence import LAST_LINES, evidence_lines
 from orchestrator.fleet.runs.records import RunRecord
@@ -27,6 +26,9 @@ from orchestrator.render.why import why_lines
 from orchestrator.specs.finding_pages import all_pages
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry
+from orchestrator.state.postmortem import Evidence, Postmortem, write_postmortem
 from tests import lan
 from tests.each_case import failures_of
 from tests.json_output import json_data
@@ -61,7 +63,7 @@ def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[s
             plan=lan.plan(THREE),
             lines=lines,
             containers=dict.fromkeys(THREE, held) if running else {},
-            outcome=outcome,
+            journal=Journal(end=EndEntry(state=outcome[0], reason=outcome[1]) if outcome else None),
             now=tell_time(now),
         )
     )
@@ -204,6 +206,7 @@ def test_what_the_run_survived_is_told_once() -> None:
     again = {"event": "restarting", "generation": 1, **OVER, "restarts_left": 2}
     told = story(
         *(said(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
+        *(event(6, "generation", node=node, generation=2) for node in THREE),
         said(9, "step 30"),
         running=True,
         now=10,
@@ -228,7 +231,7 @@ def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> N
     assert (told.failure.cause.id, told.failure.cause.owner) == ("storage.full", "configuration")
 
 
-@pytest.mark.parametrize(("kind", "state"), [("done", "done"), ("stopped", "stopped")])
+@pytest.mark.parametrize(("kind", "state"), [("done", "succeeded"), ("stopped", "stopped")])
 def test_a_good_end(kind: str, state: str) -> None:
     told = story(said(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
     assert (told.state, told.failure) == (state, None)
@@ -265,7 +268,7 @@ def test_supervisors_say_whom_they_wait_for() -> None:
         running=True,
     )
     assert told.waits[:2] == (
-        "alpha has waited 20 s for gamma to come", "beta has heard nothing of gamma for 8 s",
+        "alpha has waited 21 s for gamma to come", "beta has heard nothing of gamma for 8 s",
     )  # fmt: skip
     heard = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True)
     assert not any("heard nothing" in sentence for sentence in heard.waits)
