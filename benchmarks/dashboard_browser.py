@@ -85,7 +85,7 @@ def first_bytes(browser: Any, url: str) -> int:
     network.send("Network.enable")
     network.on("Network.dataReceived", lambda event: received.append(event["encodedDataLength"]))
     page.goto(url)
-    page.wait_for_selector("figure path.line", timeout=20_000)
+    page.wait_for_selector("figure canvas", timeout=20_000)
     context.close()
     return sum(received)
 
@@ -126,7 +126,7 @@ def sideways(browser: Any, url: str) -> dict[str, int]:
 def by_keyboard(browser: Any, url: str) -> list[str]:
     """Names of what the Tab key reaches in the first view, in order."""
     page = open_page(browser, url, WIDE, "light")
-    page.wait_for_selector("figure path.line", timeout=20_000)
+    page.wait_for_selector("figure canvas", timeout=20_000)
     name = (
         "(document.activeElement.getAttribute('aria-label') || document.activeElement.textContent).trim().slice(0, 30)"
     )

@@ -33,7 +33,8 @@ from typing import Any
 
 from contract.cost_model.capacity import Query, plan_capacity
 from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
-from contract.events import ResourcesSampled, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled, StepDone
 from contract.log_lines import rank_prefix
 from contract.resources import ResourceUsage
 from orchestrator.checks.doctor import diagnose

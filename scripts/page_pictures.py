@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import pictures  # noqa: E402
 
 import docs  # noqa: E402
-from orchestrator.render.report_page import report_page  # noqa: E402
+from orchestrator.cli.web.report_file import report_html  # noqa: E402
 from orchestrator.state.journal import Journal  # noqa: E402
 from orchestrator.state.journal_entries import EndEntry  # noqa: E402
 from orchestrator.state.run_history import RunHistory  # noqa: E402
@@ -40,7 +40,7 @@ def report(folder: Path) -> Path:
         history.add(one)
     file = folder / "report.html"
     made = history.report(pictures.RUN, journal=Journal(end=EndEntry(state="succeeded")), forecast=None)
-    file.write_text(report_page([made], made_at="2026-01-02 16:03", version="0.1.0"), "utf-8")
+    file.write_text(report_html([made], made_at="2026-01-02 16:03", version="0.1.0"), "utf-8")
     return file
 
 

@@ -24,6 +24,7 @@ from rich.console import Console, Group, RenderableType
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -36,7 +37,6 @@ from contract.events import (
     Restarting,
     StepDone,
     TrainingDone,
-    encode_event,
 )
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.checks.slow_ranks import slow_ranks

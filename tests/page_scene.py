@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import Any
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -19,11 +20,11 @@ from contract.events import (
     GenerationStarted,
     GroupJoined,
     OptionsChosen,
+    OutputProgress,
     RankStarted,
     ResourcesSampled,
     StepDone,
     TrainingDone,
-    encode_event,
 )
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.cli.monitoring.feed import LiveFeed
@@ -69,6 +70,14 @@ def step_event(step: int, seed: int = 0, *, final: int = 1000, node: str = "alph
     )  # fmt: skip
 
 
+def output_event(step: int, seed: int = 0, *, final: int = 1000, node: str = "alpha") -> OutputProgress:
+    """The same progress, read from the output of a script that reports nothing."""
+    return OutputProgress(
+        rank=0, node=node, epoch=1 + step // 100, epochs=final // 100, step=step % 100, steps=100,
+        loss=loss_at(step, seed), per_s=2.4, unit="it", remaining_s=0.42 * (final - step),
+    )  # fmt: skip
+
+
 def usage(number: int, at: float, *, gpus: bool = True) -> ResourceUsage:
     """Resources in use on the machine of this number at this time."""
     wave = math.sin(at / 9 + number)
@@ -93,9 +102,10 @@ def record_run(
     began: float | None = None,
     outcome: tuple[str, str] | None = ("done", ""),
     tail: Sequence[str] = (),
+    plain: bool = False,
 ) -> RunRecord:
     """A recorded run with a step event for each point, evaluations, checkpoints, resources and log lines. `tail`: last
-    lines of the second node."""
+    lines of the second node; `plain`: of a script that reports nothing, whose progress is read from its output."""
     final = points if outcome else 1000
     zero = time.time() - points * 0.42 - 60 if began is None else began
     record, plan = RunRecord(run_id), lan.plan(names, identity=RunIdentity(
@@ -116,10 +126,10 @@ def record_run(
         say(zero + 6, encode_event(OptionsChosen(rank=0, options=rows)))
         for step in range(1, points + 1):
             at = zero + 10 + 0.42 * step
-            say(at, encode_event(step_event(step, seed, final=final, node=names[0])))
+            say(at, encode_event((output_event if plain else step_event)(step, seed, final=final, node=names[0])))
             if step % 10 == 0:
                 say(at + 0.01, f"step {step}/{final}  loss {loss_at(step, seed):.3f}  lr 6.0e-04  9,512 tokens/s")
-            if step % every == 0:
+            if step % every == 0 and not plain:
                 checked = loss_at(step, seed) + 0.12
                 say(at + 0.02, encode_event(Evaluated(rank=0, node=names[0], step=step, loss=checked)))
                 say(
@@ -170,6 +180,8 @@ class PlayedWatch:
     pause_s: float = 0.5
     silent: set[str] = field(default_factory=set)
     """Names of nodes that do not answer from now on."""
+    plain: bool = False
+    """Whether the run reports nothing itself: its progress is read from its output."""
     extra: list[Fact] = field(default_factory=list)
     """Facts to come before the next ones."""
     closed: Event = field(default_factory=Event)
@@ -188,7 +200,8 @@ class PlayedWatch:
                     yield NodeAnswered(seen=seen_now(), node=name, usage=usage(number, now))
             if self.run_id and self.step < self.final:
                 self.step += 1
-                yield self.line(now, encode_event(step_event(self.step, final=self.final)))
+                yield self.line(now, encode_event(self.progress(self.step)))
+                yield self.line(now + 1e-3, self.printed(self.step))
             yield Tick()
             self.closed.wait(self.pause_s)
 
@@ -206,13 +219,21 @@ class PlayedWatch:
             command="gpt2 --model gpt2-small --data tokens/ --max-steps 1000 --sync auto --lr 6e-4",
         )  # fmt: skip
         lines = [
-            self.line(now - 0.42 * (self.step - step), encode_event(step_event(step, final=self.final)))
+            self.line(now - 0.42 * (self.step - step), encode_event(self.progress(step)))
             for step in range(max(1, self.step - 200), self.step)
         ]
+        lines += [self.line(now - 0.3 + n / 100, self.printed(self.step - 20 + n)) for n in range(20)]
         state = RunState(run_id=self.run_id)
         for fact in (RunSeen(seen=seen_now(), run=run), *lines):
             apply(state, fact)
         return RunFound(state=state)
+
+    def progress(self, step: int) -> StepDone | OutputProgress:
+        return (output_event if self.plain else step_event)(step, final=self.final)
+
+    def printed(self, step: int) -> str:
+        words = f"epoch {1 + step // 100} [{step % 100}/100]" if self.plain else f"step {step}/{self.final}"
+        return f"{words}  loss {loss_at(step, 0):.3f}"
 
     def line(self, at: float, text: str, name: str = "", rank: int | None = 0) -> LineRead:
         node = name or self.names[0]

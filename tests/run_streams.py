@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Event,
@@ -23,7 +24,6 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
     WaitingForNodes,
-    encode_event,
 )
 from contract.resources import ResourceUsage
 from orchestrator.specs.plan import Plan

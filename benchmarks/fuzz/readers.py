@@ -148,7 +148,7 @@ NOW = 1_767_366_245.0
 TOKEN, ASKED = b"t" * 32, "a" * 32
 GREETING = Greeting(run="r.1", node_rank=1, asked=ASKED, drawn="b" * 32)
 RANK_EXIT = {"outcome": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
-FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "class": "user", "message": "x"}\n'
+FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "owner": "user", "message": "x"}\n'
 TORCH = (
     '{"version": "2.13.0+cu130", "cuda": "13.0", "available": true, "architectures": ["sm_80"], "error": "",'
     ' "devices": [{"name": "NVIDIA H200", "uuid": "1-2", "capability": [9, 0]}]}'

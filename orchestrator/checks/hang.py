@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from contract.events import kind_of
+from contract.event_lines import kind_of
 from contract.failures.classify import matches
 from contract.log_lines import readable
 from orchestrator.specs.plan import Plan

@@ -58,6 +58,18 @@ def output_words(event: OutputProgress | None, *, running: bool, age_s: float = 
     return f"{' · '.join(words)}   {SOURCE}" if words else ""
 
 
+def output_share(event: OutputProgress) -> float | None:
+    """Part of the training that is done, from 0 to 1; None where the output does not say how long it is."""
+    if event.epoch is None:
+        return event.share
+    if not event.epochs:
+        return None
+    passed = (
+        event.epoch - 1 + event.share if event.epoch == int(event.epoch) and event.share is not None else event.epoch
+    )
+    return min(1.0, max(0.0, passed / event.epochs))
+
+
 def remaining_s(event: OutputProgress, age_s: float = 0.0) -> float | None:
     """Estimated seconds to the end, so long after the event; None: not known, or past."""
     left = None if event.remaining_s is None else event.remaining_s - max(0.0, age_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from contract.events import LivenessReported, RankPosition
+from contract.event_values import RankPosition
+from contract.events import LivenessReported
 from contract.failures.tracebacks import LIBRARY
 from contract.rank_words import position_line
 from orchestrator.checks.hang import LastHeard

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.measurement import Measurement
+from contract.event_values import RankPosition
 from contract.events import (
     CheckpointWritten,
     ConnectivityTested,
@@ -24,7 +25,6 @@ from contract.events import (
     OutputProgress,
     ProgressEvent,
     RankFailed,
-    RankPosition,
     RankStarted,
 )
 from contract.resources import ResourceUsage

@@ -23,8 +23,8 @@ class HealthLine:
     """One thing that is wrong, or worth knowing."""
 
     severity: Severity
-    about: str
-    """A node, a rank, or the run."""
+    about: str = ""
+    """The run, where the sentence does not name its subject; otherwise empty."""
     text: str
     command: str = ""
 
@@ -66,7 +66,7 @@ class FleetView:
         worst: Severity = max([self.run.severity if self.run else "ok", *(one.severity for one in lines)],
                               key=SEVERITIES.index)  # fmt: skip
         if not lines and (waiting := [one.name for one in self.nodes if one.answered_s is None]):
-            line = HealthLine(severity="info", about="nodes", text=f"no answer yet from {', '.join(waiting)}")
+            line = HealthLine(severity="info", text=f"no answer yet from {', '.join(waiting)}")
             return Health(severity="info", lines=(line,))
         return Health(severity=worst, lines=tuple(lines), fine="" if lines else _fine(len(self.nodes)))
 
@@ -122,8 +122,7 @@ def _of_run(run: RunView | None) -> Iterator[HealthLine]:
     for one in run.conditions:
         if one.code == Code.CONTAINER_FAILED and run.phase is Phase.FAILED:
             continue  # that the run has failed is one fact, however many containers it had
-        about = one.node or ("ranks" if one.rank is None else f"rank {one.rank}")
-        yield HealthLine(severity=one.severity, about=about, text=one.text, command=one.command)
+        yield HealthLine(severity=one.severity, text=one.text, command=one.command)
 
 
 def _of_nodes(shown: FleetView) -> Iterator[HealthLine]:
@@ -133,4 +132,4 @@ def _of_nodes(shown: FleetView) -> Iterator[HealthLine]:
         if one.silent and one.name not in known:
             found = words(Condition(code=Code.NODE_SILENT, severity="warning", node=one.name,
                                     values={"error": one.problem}), "")  # fmt: skip
-            yield HealthLine(severity="warning", about=one.name, text=found.text, command=found.command)
+            yield HealthLine(severity="warning", text=found.text, command=found.command)

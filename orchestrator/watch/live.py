@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.render.printable import printable
-from orchestrator.specs.run import State
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.conditions import silent_since
@@ -17,7 +16,7 @@ from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import NodeState, RunState, TailLine
 from orchestrator.watch.fleet_view import FleetView
-from orchestrator.watch.node_view import node_view
+from orchestrator.watch.node_view import has_failed, node_view
 from orchestrator.watch.timeline import ENTRIES, TimelineEntry
 from orchestrator.watch.views import run_view
 from orchestrator.watch.words import words
@@ -76,7 +75,7 @@ class LiveState:
             self._faults.append(
                 TimelineEntry(at=fact.seen, node=node.name, text=printable(f"{node.name} answers again"))
             )
-        if isinstance(fact, ContainerSeen) and fact.facts.state is State.FAILED:
+        if isinstance(fact, ContainerSeen) and has_failed(fact.facts):
             ended = fact.facts
             self._fault(fact.seen, node, Code.CONTAINER_FAILED,
                         exit_code=ended.exit_code, oom_killed=ended.oom_killed, error=ended.error)  # fmt: skip

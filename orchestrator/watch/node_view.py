@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from contract.resources import ResourceUsage
 from orchestrator.checks.stragglers import SWAP_MIB
 from orchestrator.render.printable import printable
-from orchestrator.specs.run import State
+from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.conditions import silent_since
 from orchestrator.state.phase import STOPPED_CODE, Phase
@@ -106,9 +106,14 @@ def _problem(node: NodeState) -> str:
     if node.silent_since is not None or node.container is None:
         return node.error
     facts = node.container
-    if facts.state is not State.FAILED or facts.exit_code == STOPPED_CODE:
+    if not has_failed(facts):
         return facts.error
     return "out of memory" if facts.oom_killed else facts.error or f"exit code {facts.exit_code}"
+
+
+def has_failed(facts: ContainerFacts) -> bool:
+    """Whether a container has failed: one that was asked to stop, and did, has not."""
+    return facts.state is State.FAILED and facts.exit_code != STOPPED_CODE
 
 
 def slowest_ranks(compute_s: Mapping[str, float], names: Collection[str]) -> dict[str, float]:

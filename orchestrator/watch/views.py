@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.checks.output_progress import output_words
+from orchestrator.checks.output_progress import output_share, output_words
 from orchestrator.render.printable import printable
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.limits import NO_PROGRESS_S
@@ -37,7 +37,7 @@ def run_view(state: RunState, now: float) -> RunView:
         phase=judged.phase,
         severity=judged.severity,
         conditions=condition_views(judged.conditions, state.run_id, now),
-        reason=printable(judged.reason or _cause(state, judged)),
+        reason=printable(_cause(state, judged) or judged.reason),
         is_on_nodes=run is not None,
         last_at=max(read, default=None),
         attempt=state.attempt,
@@ -67,13 +67,12 @@ def condition_views(conditions: Iterable[Condition], run_id: str, now: float) ->
 
 
 def _cause(state: RunState, judged: Verdict) -> str:
-    """Why a run has failed, as its coordinator reports it."""
+    """Rank, node and reason of the failure of a run, by its coordinator; empty: it does not name a node."""
     finished = state.coordinator.part.finished if state.coordinator else None
-    if judged.phase is not Phase.FAILED or finished is None:
+    if judged.phase is not Phase.FAILED or finished is None or not finished.node:
         return ""
     rank = "" if finished.rank is None else f"rank {finished.rank} on "
-    where = f"{rank}{finished.node}: " if finished.node else ""
-    return f"{where}{finished.reason or finished.outcome or ''}"
+    return f"{rank}{finished.node}: {finished.reason or finished.outcome or ''}"
 
 
 def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> ProgressFigures:
@@ -84,7 +83,7 @@ def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> Progress
     return ProgressFigures(
         step=figures.step,
         final_step=figures.final_step,
-        share=figures.share,
+        share=output_share(figures.printed) if figures.printed else figures.share,
         step_age_s=figures.age_s if state.run else None,
         remaining_s=figures.remaining_s if moves else None,
         loss=figures.loss,

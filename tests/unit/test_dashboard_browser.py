@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -29,9 +30,9 @@ HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title=
 class Site:
     """The page of a played fleet, and the browser."""
 
-    def __init__(self, browser: Any) -> None:
+    def __init__(self, browser: Any, watch: PlayedWatch) -> None:
         self.browser, self.words = browser, list[tuple[str, ...]]()
-        self.watch = PlayedWatch(lan.NAMES[:3], pause_s=0.1)
+        self.watch = watch
         self.parts = played_parts(self.watch, self._perform, interval_s=0.3)
         address = web_address("127.0.0.1", 0, None, None)
         self.listening = listening_socket(address)
@@ -61,16 +62,22 @@ class Site:
         self.listening.close()
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    record_run(RUN, lan.NAMES[:3], points=60, outcome=None)
-    record_run("bad-1", lan.NAMES[:2], points=60, outcome=("failed", HOSTILE), tail=(HOSTILE, *TRACEBACK))
+@contextmanager
+def opened(watch: PlayedWatch) -> Iterator[Site]:
     with chromium() as browser:
-        made = Site(browser)
+        made = Site(browser, watch)
         try:
             yield made
         finally:
             made.end()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    record_run(RUN, lan.NAMES[:3], points=60, outcome=None)
+    record_run("bad-1", lan.NAMES[:2], points=60, outcome=("failed", HOSTILE), tail=(HOSTILE, *TRACEBACK))
+    with opened(PlayedWatch(lan.NAMES[:3], pause_s=0.1)) as made:
+        yield made
 
 
 def test_every_view_without_an_error(site: Site) -> None:
@@ -88,6 +95,19 @@ def test_360_pixels_are_enough(site: Site) -> None:
         page.wait_for_timeout(700)
         assert page.evaluate(SIDEWAYS) <= 0, view
     assert site.messages == []
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("size", [WIDE, (390, 844)])
+def test_the_first_screen_has_state_progress_curve_and_last_lines(size: tuple[int, int], plain: bool) -> None:
+    record_run(RUN, lan.NAMES[:3], points=60, outcome=None, plain=plain)
+    progress = r"epoch \d+.10 · step \d+.100 · from its output" if plain else r"step \d+ of 1,000"
+    with opened(PlayedWatch(lan.NAMES[:3], pause_s=0.1, plain=plain)) as site:
+        page = site.open(size)
+        for wanted in ("text=nothing is wrong", f"text=/{progress}/", "figure canvas", ".tail >> text=/loss/"):
+            found = page.wait_for_selector(wanted, timeout=20_000)
+            assert found.bounding_box()["y"] < size[1], wanted
+        assert site.messages == []
 
 
 def test_hostile_text_is_text(site: Site) -> None:
@@ -148,11 +168,10 @@ def test_keys_views_and_charts(site: Site) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("1")
     chart = page.locator("figure.chart").first
-    chart.locator("path.line").first.wait_for()
+    chart.locator("canvas").wait_for()
     chart.focus()
-    page.keyboard.press("ArrowRight")
-    assert chart.locator(".tip").is_visible()
-    assert "step 1" in chart.locator(".tip").inner_text()
+    page.keyboard.press("Home")
+    assert chart.locator(".read").inner_text().startswith("step 1: training ")
     page.keyboard.press("t")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.cli.web.address import web_address
-from orchestrator.cli.web.app import ASSETS, WebParts, web_app
+from orchestrator.cli.web.app import ASSETS, KINDS, WebParts, web_app
 from orchestrator.cli.web.guard import AGAIN
 from tests import lan
 from tests.page_scene import RUN, PlayedWatch, played_parts
@@ -180,6 +180,12 @@ def test_a_request_that_is_too_long(page: TestClient) -> None:
     assert answer.status_code == 400
 
 
+def test_vendored_files_are_served_with_their_folder(page: TestClient) -> None:
+    answer = page.get("/assets/vendor/uPlot.iife.min.js")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert page.get("/assets/vendor/README.md").status_code == 404
+
+
 @pytest.mark.parametrize("path", ["/assets/../app.py", "/assets/%2e%2e/app.py", "/assets//etc/passwd", "/assets/"])
 def test_only_the_files_of_the_page_are_served(page: TestClient, path: str) -> None:
     assert page.get(path).status_code == 404
@@ -187,8 +193,8 @@ def test_only_the_files_of_the_page_are_served(page: TestClient, path: str) -> N
 
 def test_the_files_load_and_hold_nothing_from_elsewhere() -> None:
     """No other host, no inline script or style, and no way from text to markup."""
-    for file in ASSETS.iterdir():
-        text = file.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+    for file in (one for one in ASSETS.rglob("*") if one.suffix in KINDS):
+        text = re.sub("http://www.w3.org/2000/svg|https://github.com/leeoniya/uPlot", "", file.read_text("utf-8"))
         assert "http:" not in text, file.name
         assert "https:" not in text, file.name
         assert "url(" not in text, file.name

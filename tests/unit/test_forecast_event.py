@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from contract.cost_model.forecast import Forecast, read_forecast
-from contract.events import Event, decode_event
+from contract.event_lines import decode_event
+from contract.events import Event
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs

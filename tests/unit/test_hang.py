@@ -121,9 +121,9 @@ def test_a_healthy_script_of_which_rank_0_alone_prints_is_not_accused() -> None:
 
 def test_a_frozen_rank_keeps_its_cause_and_its_place() -> None:
     why = "frozen: local rank 0 sent no heartbeat for 61 s, nor did it answer (it is stopped)"
-    over = {"class": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": why}
+    over = {"outcome": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": why}
     stopped = decided(1, "stopped", "rank 2 on gamma is stopped (SIGSTOP)", ranks=[2], nodes=["gamma"])
-    story = story_of(stopped, stacks(1, "gamma", state="T"), reported(5, "alpha", "over", **over))
+    story = story_of(stopped, stacks(1, "gamma", state="T"), reported(5, "alpha", "finished", **over))
     assert story.failure.cause.id == "node.frozen"
     assert why in "\n".join(why_lines(story))
     assert story.liveness == ("! rank 2 on gamma is stopped (SIGSTOP)",)

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import (
-    Event,
-    GenerationStarted,
-    LivenessReported,
-    OutputProgress,
-    RankFailed,
-    Restarting,
-    StepDone,
-    encode_event,
-)
+from contract.event_lines import encode_event
+from contract.events import Event, GenerationStarted, LivenessReported, OutputProgress, RankFailed, Restarting, StepDone
 from contract.resources import ResourceUsage
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
@@ -183,6 +175,8 @@ def test_what_happens_to_nodes_and_containers_is_among_the_faults(running: Watch
     ]  # fmt: skip
     assert (running.node("beta").state, running.node("beta").problem) == ("failed", "exit code 1")
     assert running.node("gamma").state == "lost"
+    running.end("alpha", 143)  # it was asked to stop, and did
+    assert (running.node("alpha").state, len(running.shown.faults)) == ("stopped", 4)
 
 
 def test_faults_of_ranks_are_in_order_of_time_with_those_of_nodes(running: Watched) -> None:

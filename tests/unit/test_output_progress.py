@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, LineRedrawn, OutputProgress, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, LineRedrawn, OutputProgress, StepDone
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
-from orchestrator.render.report_page import report_page
+from orchestrator.render.run_summary import key_figures
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
@@ -142,8 +143,7 @@ def test_a_report_has_its_curve_and_words() -> None:
     assert curve
     assert (curve.x, curve.y, curve.unit) == ((1300, 1400, 1500), (8, 7, 6), OUTPUT_UNIT)
     assert report.progress == "epoch 3/10 · step 300/400 · loss 6   (read from its output)"
-    page = report_page([report], made_at="", version="")
-    assert report.progress in page
+    assert ("Progress", report.progress) in key_figures(report)
     own = history(line(PROGRESS), line(StepDone(step=5, loss=1.0), 1), line(PROGRESS, 2)).report(
         "r", journal=Journal(), forecast=None
     )

@@ -1,10 +1,12 @@
-"""`orch report`: everything from the record alone, in one file that loads nothing and executes nothing."""
+"""`orch report`: everything from the record alone, in one file that loads nothing, as text and as JSON."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import asdict, replace
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.log_lines import EVENT_MARK
+from orchestrator.cli.web.report_file import report_html
+from orchestrator.cli.web.run_view import cause_view
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.render.charts import Series, line_chart
-from orchestrator.render.html import tag, text
-from orchestrator.render.report_page import report_page
-from orchestrator.specs.curve import MOST_POINTS, Curve, CurvePoints
+from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import EndEntry
@@ -84,6 +85,9 @@ def report_of(lines: list[RunLine], outcome: tuple[str, str] | None = ("succeede
     for line in lines:
         history.add(line)
     return history.report("r1", journal=recorded(outcome), forecast=None)
+
+
+EMPTY = RunHistory().report("empty-1", journal=Journal(), forecast=None)
 
 
 def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
@@ -152,9 +156,9 @@ def test_a_failure_has_its_cause() -> None:
     ]
     made = report_of(lines, ("failed", "exit code 1"))
     assert made.state == "failed"
-    page = report_page([made], made_at="", version="")
-    assert "rank 1 on beta" in page
-    assert "train.py:3 in main" in page
+    cause = cause_view(made.postmortem)
+    assert cause["headline"].startswith("rank 1 on beta")
+    assert cause["failure"]["cause"]["frame"] == "train.py:3 in main"
 
 
 def test_memory_is_bounded_by_names_and_moments() -> None:
@@ -188,16 +192,22 @@ def test_a_curve_keeps_its_ends_and_extremes(values: list[float]) -> None:
 
 
 class Elements(HTMLParser):
-    """Names and attributes of all elements of a page."""
+    """Names and attributes of all elements of a page, and the content of its scripts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
+        self.scripts += [""] if tag == "script" else []
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
 
 
 def hostile_run() -> list[RunLine]:
@@ -221,48 +231,52 @@ def hostile_run() -> list[RunLine]:
 
 def test_text_of_nodes_never_becomes_html() -> None:
     made = replace(report_of(hostile_run(), ("failed", HOSTILE)), command=HOSTILE, user=HOSTILE, notes=(HOSTILE,))
-    for page in (report_page([made], made_at="", version=""), report_page([made, made], made_at="", version="")):
+    for page in (report_html([made], made_at="", version=""), report_html([made, made], made_at="", version="")):
         page.encode("utf-8")
-        elements = Elements(page).found
-        assert {name for name, _ in elements} & {"script", "img", "iframe", "object", "link", "form", "base"} == set()
-        names = {key for _, attributes in elements for key in attributes}
-        assert not [key for key in names if key.startswith("on") or key in ("src", "style", "srcset")]
-        assert all(
-            value and value.startswith("#") for _, each in elements for key, value in each.items() if key == "href"
-        )
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", page)
-        assert "alert(1)" in page  # it is there, as text
+        elements = Elements(page)
+        names = [name for name, _ in elements.found]
+        assert set(names) & {"img", "iframe", "object", "link", "form", "base"} == set()
+        assert names.count("script") == 3  # the data, uPlot, and those of the page
+        keys = {key for _, attributes in elements.found for key in attributes}
+        assert not [key for key in keys if key.startswith("on") or key in ("src", "style", "srcset", "href")]
+        data = elements.scripts[0]
+        shown = json.dumps(json.loads(data), ensure_ascii=False) + page.replace(data, "")
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
+        assert "alert(1)" in shown  # it is there, as text
 
 
 @given(st.text())
-def test_any_text_stays_text(words: str) -> None:
-    assert Elements(tag("p", words, title=words)).found[0][0] == "p"
-    assert len(Elements(tag("p", words, title=words)).found) == 1
-    assert "<" not in text(words)
+def test_data_cannot_end_its_element(words: str) -> None:
+    made = report_html([replace(EMPTY, command=words, user=f"{words}</script><!--<script>")], made_at="", version="")
+    elements = Elements(made)
+    assert len(elements.scripts) == 3
+    assert json.loads(elements.scripts[0])["runs"][0]["user"].endswith("</script><!--<script>")
 
 
-@pytest.mark.parametrize("name", ["p onclick", "", "p>", "1"])
-def test_names_are_checked(name: str) -> None:
-    with pytest.raises(ValueError, match="names no element"):
-        tag(name)
+def test_the_policy_of_a_file_allows_its_own_scripts_and_style_alone() -> None:
+    page = report_html([report_of(whole_run())], made_at="now", version="1")
+    elements = Elements(page)
+    policy = str(next(each["content"] for name, each in elements.found if "http-equiv" in each))
+    style = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    hashes = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in (*elements.scripts[1:], *style)]
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; style-src 'sha256-{hashes[2]}'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    loading = re.findall(r"https?:\S+|url\(|@import|^import|fetch\(|innerHTML", page, re.MULTILINE)
+    assert set(loading) == {'http://www.w3.org/2000/svg";', "https://github.com/leeoniya/uPlot"}
 
 
-@pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [1e29, -1e29], [1e-12, 1e12], [0.0, 1e-300], [3.0, 3.0000001]])
-@pytest.mark.parametrize("log", [False, True])
-def test_a_chart_of_any_values(values: list[float], log: bool) -> None:
-    curve = Curve(name="x", group="train", x=tuple(range(len(values))), y=tuple(values), recorded=2, total=0.0)
-    for over in ("step", "time"):
-        drawn = line_chart("x", [Series(name="x", curve=curve, colour=9)], over=over, log=log)
-        assert not re.search(r"\b(nan|inf)\b", drawn)
-        assert 0 < drawn.count('class="grid"') <= 12
-
-
-def test_the_page_allows_itself_nothing() -> None:
-    page = report_page([report_of(whole_run())], made_at="now", version="1")
-    policy = next(each["content"] for name, each in Elements(page).found if "http-equiv" in each)
-    assert policy is not None
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert re.findall(r"https?:|//[a-z]|url\(|@import", page) == []
+def test_key_figures_without_scripts() -> None:
+    page = report_html([report_of(whole_run())], made_at="now", version="1")
+    noscript = page.partition("<noscript")[2].partition("</noscript>")[0]
+    for words in (
+        "Run r1: done",
+        "<dt>Step</dt><dd>15 of 30</dd>",
+        "<th>loss</th><td>10</td><td>1 at 10</td><td>2</td>",
+    ):
+        assert words in noscript
+    assert "<th>lr</th><td>0.001</td><td>0.001 to 0.001</td>" in noscript
 
 
 # ── Command ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,16 +287,33 @@ def test_a_file_for_the_newest_run_or_several(orch: Orch) -> None:
     keep("r2", whole_run())
     ran = orch("report", "r1")
     assert (ran.code, ran.out) == (0, "")
-    assert "<h1>Run r1</h1>" in Path("r1.html").read_text()
+    assert "<title>Run r1</title>" in Path("r1.html").read_text()
     assert orch("report", "r1", "r2", "--to", "both/page.html").code == 0
-    assert "<h1>Runs r1, r2</h1>" in Path("both/page.html").read_text()
+    both = Path("both/page.html").read_text()
+    assert "<title>Runs r1, r2</title>" in both
+    assert [run["run_id"] for run in json.loads(Elements(both).scripts[0])["runs"]] == ["r1", "r2"]
 
 
 def test_json(orch: Orch) -> None:
     keep("r1", whole_run())
     data = json_data(orch("report", "-o", "json").out)
     assert data["runs"][0]["run_id"] == "r1"
+    assert json_data(orch("report", "--format", "json").out) == data
     assert not list(Path().glob("*.html"))
+
+
+def test_text(orch: Orch) -> None:
+    keep("r1", [*whole_run(), said(41, HOSTILE)])
+    keep("r2", whole_run()[:12])
+    out = orch("report", "r1", "--format", "text").out
+    assert out.startswith("run r1   done\n")
+    assert re.search(r"^  Step +15 of 30$", out, re.MULTILINE)
+    assert re.search(r"^  loss +10 +1 at 10 +2$", out, re.MULTILINE)
+    assert "\x1b" not in out
+    both = orch("report", "r1", "r2", "--format", "text").out
+    assert re.search(r"^ +r1 +r2$", both, re.MULTILINE)
+    assert re.search(r"^Step +15 of 30 +5 of 30$", both, re.MULTILINE)
+    assert orch("report", "--format", "text", "--to", "x").code == 2
 
 
 def test_refusals(orch: Orch) -> None:

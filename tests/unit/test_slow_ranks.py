@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from contract.events import StepDone, decode_event
+from contract.event_lines import decode_event
+from contract.events import StepDone
 from contract.log_lines import split_rank
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.slow_ranks import slow_ranks

@@ -246,9 +246,9 @@ def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:
 
 def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
     plan, containers = scene.begin()
-    over = {"class": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
+    over = {"outcome": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
     for rank, name in enumerate(THREE):
-        line = event("over", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
+        line = event("finished", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
         scene.engines[name].write(scene.container(name), lan.moment(rank), line)
     scene.engines["gamma"].write(scene.container("gamma"), lan.moment(9), "[rank2]: ValueError: no")
     scene.finish(1)

@@ -357,8 +357,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
-    curves = "" if plan.cluster else f"; its curves: orch tensorboard {plan.run_id}"
-    say(f"  → orch report {plan.run_id}   # one HTML file about it{curves}")
+    say(f"  → orch report {plan.run_id}   # one HTML file about it; its curves: orch tensorboard {plan.run_id}")
     if not plan.cluster and plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
         say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
 

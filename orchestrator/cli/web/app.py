@@ -27,11 +27,14 @@ from orchestrator.cli.web.guard import RequestGuard
 from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
 from orchestrator.cli.web.plain import as_json
-from orchestrator.cli.web.runs import ANSWER_POINTS, RESOURCES, RunCurves, RunList, only, why_view
+from orchestrator.cli.web.run_view import RESOURCES, cause_view, only
+from orchestrator.cli.web.runs import ANSWER_POINTS, RunCurves, RunList
 from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
+from orchestrator.state.postmortem import write_postmortem
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -73,7 +76,7 @@ def web_app(parts: WebParts, address: WebAddress, token: str) -> Starlette:
     return Starlette(
         routes=[
             Route("/", _asset("index.html")),
-            *(Route(f"/assets/{file.name}", _asset(file.name)) for file in sorted(ASSETS.iterdir())),
+            *(Route(f"/assets/{name}", _asset(name)) for name in _asset_names()),
             Route("/api/live", routes.live),
             *(Route(path, _answered(answer)) for path, answer in get.items()),
             Route("/api/runs/{run}/{verb}", routes.act, methods=["POST"]),
@@ -98,6 +101,11 @@ def _lifespan(parts: WebParts) -> Callable[[Starlette], Any]:
             parts.curves.close()
 
     return lifespan
+
+
+def _asset_names() -> list[str]:
+    """Files of the page, those of `vendor` with their folder; not its licence and notes."""
+    return sorted(str(file.relative_to(ASSETS)) for file in ASSETS.rglob("*") if file.suffix in KINDS)
 
 
 def _asset(name: str) -> Callable[[Request], Response]:
@@ -151,7 +159,7 @@ class _Routes:
         return {**self._parts.list.data(asked.newest(), live), "age_s": asked.age_s, "problem": asked.problem}
 
     def why(self, request: Request) -> dict[str, Any]:
-        return why_view(record_of(request.path_params["run"]))
+        return cause_view(write_postmortem(recorded_evidence(record_of(request.path_params["run"]))))
 
     def curves(self, request: Request) -> dict[str, Any]:
         wanted = list(dict.fromkeys(request.query_params.getlist("run")))

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from orchestrator.cli.monitoring.feed import LiveFeed
+from orchestrator.cli.web.now_view import now_view
 from orchestrator.cli.web.plain import as_json
 from orchestrator.render.printable import printable
 
@@ -53,7 +54,7 @@ class LiveStream:
         if sign != self._sign or self._clock() - self._made >= self._interval_s:
             self._sign, self._made = sign, self._clock()
             error = self._feed.error
-            data = self._feed.view().data()
+            data = now_view(self._feed.view(), self._feed.tail)
             data["actions"] = actions
             data["problem"] = error and {"message": printable(error.message), "hint": printable(error.hint)}
             self._text, self._number = as_json(data), self._number + 1

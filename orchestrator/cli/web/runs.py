@@ -7,8 +7,8 @@ import getpass
 import json
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Any
@@ -16,34 +16,27 @@ from typing import Any
 from contract.events import ProgressEvent, StepDone
 from orchestrator.checks.hang import timestamp
 from orchestrator.cli.web.plain import as_json, shown
+from orchestrator.cli.web.run_view import RESOURCES, run_view
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.find_runs import FoundRuns
 from orchestrator.fleet.runs.progress import newest_progress, recorded_history
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport
 from orchestrator.render.printable import printable
-from orchestrator.render.why import OWNERS, headline, why_data
-from orchestrator.specs.curve import Curve
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
-from orchestrator.state.postmortem import write_postmortem
-from orchestrator.state.run_report import RunReport
 from orchestrator.watch.view_types import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60
 """Runs of the list, the newest, and those of them with the figures of their newest step."""
-POINTS, ANSWER_POINTS, FEWEST_POINTS = 240, 16_000, 24
-"""Points of a curve that are kept, and those of all curves of one answer."""
+ANSWER_POINTS = 16_000
+"""Points of all curves of one answer."""
 HELD_RUNS = 16
 """Runs whose curves are kept."""
 WANTED_S, QUIET_S, LOOK_S = 30.0, 60.0, 1.0
 """A run is read while a page has asked for it so recently. A record that is not written to for longer than the second
 is taken out of memory; it is read again when it changes."""
-MOMENTS = 120
-RESOURCES = "resources"
-"""Group of the curves over time; the others are over steps."""
 
 
 @dataclass(kw_only=True)
@@ -145,71 +138,6 @@ def _packed(data: Any) -> bytes:
     return zlib.compress(as_json(data), 1)
 
 
-def run_view(report: RunReport) -> dict[str, Any]:
-    """A report for the page, with curves of a bounded number of points."""
-    facts = {
-        name: getattr(report, name)
-        for name in (
-            "run_id", "project", "user", "command", "state", "reason", "begun_at", "ended_at", "seconds", "attempt",
-            "world_size", "backend", "sync", "steps", "progress", "final_step", "unit", "measured_per_s", "versions",
-            "curves_left_out", "notes",
-        )
-    }  # fmt: skip
-    parts = {
-        "options": [asdict(one) for one in report.options],
-        "machines": [asdict(one) for one in report.machines],
-        "phases": [asdict(one) for one in report.phases],
-        "moments": [asdict(one) for one in report.moments[-MOMENTS:]],
-        "samples": [asdict(one) for one in report.samples[-3:]],
-    }
-    return {**shown({**facts, **parts}), "curves": [curve_data(one, POINTS) for one in report.curves]}
-
-
-def curve_data(curve: Curve, points: int) -> dict[str, Any]:
-    """A curve with at most so many points; figures with five digits."""
-    thinned = curve.thinned(points)
-    return {
-        **shown({"group": curve.group, "name": curve.name, "unit": curve.unit, "node": curve.node}),
-        "recorded": curve.recorded,
-        "mean": _short(curve.mean),
-        "x": [x if x != int(x) else int(x) for x, _ in thinned],
-        "y": [_short(y) for _, y in thinned],
-    }
-
-
-def only(view: Mapping[str, Any], groups: Sequence[str], names: Sequence[str], points: int) -> dict[str, Any]:
-    """The run with its curves of these groups and names alone, each with at most so many points."""
-    kept = [
-        one for one in view.get("curves", ())
-        if (not groups or one["group"] in groups) and (not names or one["name"] in names)
-    ]  # fmt: skip
-    most = max(FEWEST_POINTS, min(POINTS, points // max(1, len(kept))))
-    return {**view, "curves": [_thinned(one, most) for one in kept], "figures": sorted(_figures(view))}
-
-
-def _figures(view: Mapping[str, Any]) -> set[str]:
-    """Names of all figures over steps."""
-    return {one["name"] for one in view.get("curves", ()) if one["group"] != RESOURCES}
-
-
-def _thinned(data: Mapping[str, Any], most: int) -> dict[str, Any]:
-    if len(data["x"]) <= most:
-        return dict(data)
-    curve = Curve(name="", group="", x=tuple(data["x"]), y=tuple(data["y"]), recorded=0, total=0.0)
-    pairs = curve.thinned(most)
-    return {**data, "x": [x for x, _ in pairs], "y": [y for _, y in pairs]}
-
-
-def why_view(record: RunRecord) -> dict[str, Any]:
-    """The cause of a run's end, from the record alone."""
-    story = write_postmortem(recorded_evidence(record))
-    words = {"headline": "", "owner": ""}
-    if failure := story.failure:
-        words = {"headline": headline(failure), "owner": OWNERS.get(failure.cause.owner, "") if failure.cause else ""}
-    view: dict[str, Any] = shown({**why_data(story), **words})
-    return view
-
-
 class RunList:
     """All runs, newest first: those on the nodes, then those on record."""
 
@@ -269,11 +197,6 @@ def _on_record(entry: HistoryEntry) -> dict[str, Any]:
         "started_at": entry.started_at, "began": timestamp(entry.started_at), "command": entry.command,
         "user": entry.user, "nodes": list(entry.nodes), "attempt": None, "on_nodes": False,
     }  # fmt: skip
-
-
-def _short(value: float) -> float | None:
-    number = float(f"{value:.5g}")
-    return int(number) if number == int(number) and abs(number) < 1e15 else number  # `1`, not `1.0`
 
 
 def _unreadable(record: RunRecord, error: OrchError) -> dict[str, Any]:

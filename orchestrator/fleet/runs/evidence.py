@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from contract.events import is_redrawn
+from contract.event_lines import is_redrawn
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contract.events import GenerationStarted, decode_event
+from contract.event_lines import decode_event
+from contract.events import GenerationStarted
 from contract.log_lines import split_rank
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine

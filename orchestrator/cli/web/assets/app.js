@@ -2,6 +2,7 @@
 
 import { follow, get } from "./api.js";
 import { say, showActions } from "./actions.js";
+import { refresh } from "./chart.js";
 import { clock, el, patch, percent, short, span } from "./dom.js";
 import { logs } from "./logs.js";
 import { now } from "./now.js";
@@ -23,6 +24,7 @@ function show() {
   const [name, ...rest] = path.split("/");
   view?.end?.();
   main.replaceChildren();
+  refresh();
   const parameters = new URLSearchParams(query);
   const found = VIEWS.find(([one]) => one === name) || VIEWS[0];
   try {
@@ -72,6 +74,7 @@ function theme(next) {
   button.textContent = { auto: "◐", light: "☀", dark: "☾" }[chosen];
   button.setAttribute("aria-label", `Theme: ${chosen}`);
   button.title = `Theme: ${chosen} (t)`;
+  refresh();
   button.onclick = () => theme(THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length]);
 }
 
@@ -87,7 +90,7 @@ function stored() {
 function help() {
   const keys = [
     ...VIEWS.map(([, title], n) => [String(n + 1), title]), ["/", "find: words, or a filter"], ["t", "theme: auto, light, dark"],
-    ["← →", "in a chart: read the values"], ["Esc", "close"], ["?", "this help"],
+    ["← →", "in a chart: read the values"], ["+ -", "in a chart: zoom, the whole range; or drag"], ["Esc", "close"], ["?", "this help"],
   ];
   say("Keyboard shortcuts", el("dl", { class: "keys" }, keys.map(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])));
 }
@@ -115,6 +118,7 @@ document.getElementById("skip").onclick = (event) => {
 };
 document.getElementById("help").onclick = help;
 window.addEventListener("hashchange", show);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
 theme();
 show();
 follow(heard, lost);

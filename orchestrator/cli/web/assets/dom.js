@@ -58,12 +58,13 @@ function update(old, node) {
 
 export const numbers = (value) => Number(value).toLocaleString("en-US");
 
-// Four digits: 0.0006, 2.315, 1,240.
+// Four digits: 0.006, 2.315, 1,240; below that 6e-4.
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e3 && size < 1e7) return Math.round(value).toLocaleString("en-US");
+  if (size < 1e-3) return Number(value.toPrecision(4)).toExponential();
   return String(Number(value.toPrecision(4)));
 }
 
@@ -119,7 +120,7 @@ export function pill(state) {
 
 const TONES = {
   running: "run", starting: "run", restarting: "warn", stopping: "warn", launching: "warn", queued: "warn",
-  succeeded: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
+  succeeded: "good", done: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
 };
 
 // A bar from 0 to 1; tone: warn or bad where the share is high.
@@ -176,4 +177,9 @@ function cell(column, row) {
 
 export function fact(name, value, ...rest) {
   return el("div", {}, el("dt", {}, name), el("dd", {}, value, ...rest));
+}
+
+// A part that can be folded; the key keeps its state while what is above it changes.
+export function fold(key, title, open, ...children) {
+  return el("details", { class: "fold", "data-key": key, open }, el("summary", {}, title), ...children);
 }

@@ -1,23 +1,23 @@
-// The first view: what is running, how far, how long still, and whether anything is wrong.
+// The first view: what is running, how far, how long still, whether anything is wrong (watch/fleet_view.py), the last lines.
 
 import { get } from "./api.js";
 import { click } from "./actions.js";
-import { CurveWall } from "./charts.js";
+import { CurveWall } from "./curves.js";
 import { ago, clock, el, gib, meter, numbers, patch, percent, pill, short, span, sparkline, table } from "./dom.js";
+import { lineList } from "./sections.js";
 
 const CURVES_MS = 5000;
 const SWAP_MIB = 512;
-const TONES = { error: "bad", warning: "warn", info: "soft" };
+const TONES = { error: "bad", warning: "warn", info: "info" };
 
 export function now(root) {
-  const about = el("section", { class: "card run", "aria-label": "Run" });
-  const health = el("section", { "aria-label": "Health" });
-  const nodes = el("section", { "aria-label": "Nodes" });
-  const charts = el("section", { class: "charts", "aria-label": "Curves of the run" });
-  const faults = el("section", { "aria-label": "Newest faults" });
-  root.append(about, health, nodes, charts, faults);
-  const wall = new CurveWall(charts);
-  let shown = "", due = 0, asking = false;
+  const place = (name, label, tone) => el(name, { "aria-label": label, class: tone });
+  const about = place("section", "Run", "card run"), health = place("section", "Health"), nodes = place("section", "Nodes");
+  const first = el("div"), lines = place("section", "Last lines", "chart tail"), second = el("div");
+  const faults = place("section", "Newest faults");
+  root.append(about, health, el("div", { class: "charts three" }, first, lines, second), nodes, faults);
+  const wall = { loss: new CurveWall(first), per_s: new CurveWall(second) };
+  let shown = "", due = 0, asking = false, drawn = "";
 
   async function curves(run) {
     if (asking || performance.now() < due) return;
@@ -25,7 +25,7 @@ export function now(root) {
     try {
       const { runs } = await get("/api/curves", { run, name: "loss,per_s", group: "train,validation" });
       due = performance.now() + (runs[0].reading ? 700 : CURVES_MS);
-      if (run === shown) wall.give(runs, ["loss", "per_s"]);
+      if (run === shown) for (const name of ["loss", "per_s"]) wall[name].give(runs, [name]);
     } catch {
       due = performance.now() + CURVES_MS; // a run without a record: the snapshot shows what is known
     } finally {
@@ -33,17 +33,28 @@ export function now(root) {
     }
   }
 
+  function tail(found) {
+    const newest = found[found.length - 1], now = `${found.length} ${newest?.time} ${newest?.text}`;
+    if (now === drawn) return;
+    drawn = now;
+    const before = lines.querySelector(".lines"), atEnd = !before || before.scrollHeight - before.scrollTop - before.clientHeight < 40;
+    patch(lines, el("b", {}, "Last lines"), found.length ? lineList(found, "Last lines") : el("p", { class: "soft" }, "no line yet"));
+    const list = lines.querySelector(".lines");
+    if (list && atEnd) list.scrollTop = list.scrollHeight;
+  }
+
   return {
     update(snapshot) {
       patch(about, runCard(snapshot));
       patch(health, healthLines(snapshot.health));
+      tail(snapshot.lines);
       patch(nodes, el("h2", {}, "Nodes"), nodeTable(snapshot) || el("p", { class: "soft" }, "No nodes: the inventory is gone."));
       patch(faults, faultList(snapshot));
       const run = snapshot.run?.run_id || "";
       if (run !== shown) {
         shown = run;
         due = 0;
-        wall.give([], []);
+        for (const one of Object.values(wall)) one.give([], []);
       }
       if (run) curves(run);
     },
@@ -76,24 +87,23 @@ function runCard(snapshot) {
     run.reason ? el("p", { class: "reason" }, run.reason) : null,
     el(
       "div", { class: "progress" },
-      run.output ? null : meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
+      run.place && done === null ? null : meter(done, done === null ? "progress unknown" : `progress: ${percent(done)}`, active ? "" : "over"),
       el(
         "p", {},
-        run.output ? el("b", {}, run.output) : el("b", {}, done === null ? "progress unknown" : percent(done)),
-        run.output || run.step === null ? null : ` · step ${numbers(run.step)}${run.final_step ? ` of ${numbers(run.final_step)}` : ""}`,
+        el("b", {}, done !== null ? percent(done) : run.place ? "" : "progress unknown"), run.place ? el("span", {}, run.place) : null,
         el("span", { class: "push" }, timeLeft(snapshot, left, until, active)),
       ),
     ),
     el(
       "dl", { class: "tiles" },
-      tile("Loss", short(run.loss), sparkline(run.losses, "loss of the newest steps")),
-      tile("Speed", run.per_s === null ? "–" : [short(run.per_s), el("small", {}, ` ${run.unit}/s`)],
+      run.loss === null ? null : tile("Loss", short(run.loss), sparkline(run.losses, "loss of the newest steps")),
+      run.per_s === null ? null : tile("Speed", [short(run.per_s), el("small", {}, ` ${run.unit}/s`)],
         run.of_forecast === null ? null : el("small", { class: "soft" }, `${percent(run.of_forecast)} of the forecast`)),
-      tile("Waiting for data", percent(run.waiting)),
-      tile("Exchanging", percent(run.exchanging)),
+      run.waiting === null ? null : tile("Waiting for data", percent(run.waiting)),
+      run.exchanging === null ? null : tile("Exchanging", percent(run.exchanging)),
       tile("Started", run.started_at ? clock(run.started_at) : "–",
         el("small", { class: "soft" }, [
-          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "", run.restarts ? `${run.restarts} ${run.restarts === 1 ? "restart" : "restarts"}` : "",
+          run.started_at ? ago(run.started_at) : "", run.attempt > 1 ? `attempt ${run.attempt}` : "",
           run.as_of ? `on record until ${clock(run.as_of)}` : "",
         ].filter(Boolean).join(", "))),
     ),
@@ -117,7 +127,7 @@ function tile(name, value, more = null) {
 function healthLines({ lines, fine }) {
   if (!lines.length) return fine ? el("p", { class: "health good" }, fine) : null;
   return el("ul", { class: "health" }, lines.map(({ severity, about, text, command }) =>
-    el("li", { class: TONES[severity] }, el("b", {}, about), " ", text, command ? [" → ", el("code", {}, command)] : null)));
+    el("li", { class: TONES[severity] }, about ? [el("b", {}, about), " "] : null, text, command ? [" → ", el("code", {}, command)] : null)));
 }
 
 export function nodeTable(snapshot) {
