@@ -100,7 +100,7 @@ def record_run(
     points: int,
     seed: int = 0,
     began: float | None = None,
-    outcome: tuple[str, str] | None = ("done", ""),
+    outcome: tuple[str, str] | None = ("succeeded", ""),
     tail: Sequence[str] = (),
     plain: bool = False,
 ) -> RunRecord:

@@ -108,7 +108,7 @@ def test_runs_newest_first_with_their_newest_figures(client: TestClient) -> None
     found = client.get("/api/runs").json()
     rows = {row["run_id"]: row for row in found["runs"]}
     assert list(rows) == ["new-1", "old-1", "cut-1"]
-    assert (rows["new-1"]["step"], rows["new-1"]["final_step"], rows["new-1"]["state"]) == (20, 20, "done")
+    assert (rows["new-1"]["step"], rows["new-1"]["final_step"], rows["new-1"]["state"]) == (20, 20, "succeeded")
     assert rows["new-1"]["loss"] > 1
     assert rows["old-1"]["reason"] == "<img src=x onerror=alert(1)>"
     assert "cannot be read" in rows["cut-1"]["reason"] or rows["cut-1"]["reason"]

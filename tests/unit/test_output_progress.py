@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,13 @@ from contract.event_lines import encode_event
 from contract.events import Event, LineRedrawn, OutputProgress, StepDone
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
 from orchestrator.cli.launching.view import Screen
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
 from orchestrator.render.run_summary import key_figures
-from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
@@ -204,6 +208,19 @@ def test_raw_is_an_option_of_the_command(orch: Orch) -> None:
     assert orch("logs", run_id, "-n", "alpha", "--raw", "--tail", "2", on=here).out.count("\n") == 2
 
 
+def shown_on(screen: Screen, plan: Plan) -> Callable[[RunEvent], None]:
+    """Feeds the state of the run, and shows each event, as the supervisor does."""
+    followed = FollowedRun(RunRecord(plan.run_id))
+    followed.begin(plan, ())
+    show = screen.showing(Arrivals({}, plan, followed.state, polls=False))
+
+    def take(event: RunEvent) -> None:
+        followed.take(event)
+        show(event)
+
+    return take
+
+
 def test_a_launch_draws_progress_and_bars_below_the_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +232,7 @@ def test_a_launch_draws_progress_and_bars_below_the_lines(
         line(LineRedrawn(bar="b", text="50%|#####"), rank=1), line(PROGRESS), line("an ordinary line"), Tick(),
     ]  # fmt: skip
     with Screen(plan, quiet=False) as screen:
-        show = screen.showing(Arrivals({}, plan, polls=False))
+        show = shown_on(screen, plan)
         for each in events:
             show(each)
         screen.messages.print("end")
@@ -228,7 +245,7 @@ def test_a_launch_draws_progress_and_bars_below_the_lines(
 
 def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     with Screen(lan.plan(), quiet=False) as screen:
-        show = screen.showing(Arrivals({}, lan.plan(), polls=False))
+        show = shown_on(screen, lan.plan())
         for each in (line(LineRedrawn(bar="b", text="44%|####")), line(PROGRESS), *of_ranks("hello", 0, 1), Tick()):
             show(each)
     said = capsys.readouterr()

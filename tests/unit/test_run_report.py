@@ -271,7 +271,7 @@ def test_key_figures_without_scripts() -> None:
     page = report_html([report_of(whole_run())], made_at="now", version="1")
     noscript = page.partition("<noscript")[2].partition("</noscript>")[0]
     for words in (
-        "Run r1: done",
+        "Run r1: succeeded",
         "<dt>Step</dt><dd>15 of 30</dd>",
         "<th>loss</th><td>10</td><td>1 at 10</td><td>2</td>",
     ):
@@ -306,7 +306,7 @@ def test_text(orch: Orch) -> None:
     keep("r1", [*whole_run(), said(41, HOSTILE)])
     keep("r2", whole_run()[:12])
     out = orch("report", "r1", "--format", "text").out
-    assert out.startswith("run r1   done\n")
+    assert out.startswith("run r1   succeeded\n")
     assert re.search(r"^  Step +15 of 30$", out, re.MULTILINE)
     assert re.search(r"^  loss +10 +1 at 10 +2$", out, re.MULTILINE)
     assert "\x1b" not in out
