@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from contract.events import StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import StepDone
 from contract.log_lines import rank_prefix
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord, runs_folder

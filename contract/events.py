@@ -1,118 +1,28 @@
-"""Events: the `@orch {json}` lines that ranks and agents write between their log lines. Encoded and decoded here alone.
-
-Any program on a node can write such a line: each value is checked for its type and its bounds, and a line that does not
-fit is an ordinary log line.
-"""
+"""Events that ranks and agents report: their kinds and fields. `event_lines` encodes and decodes them."""
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 from contract.cost_model.forecast import Forecast, read_forecast
 from contract.cost_model.measurement import Measurement, read_measurement
-from contract.log_lines import EVENT_MARK
+from contract.event_values import (
+    Figures,
+    Flag,
+    Float,
+    Int,
+    RankNumber,
+    RankNumbers,
+    RankPositions,
+    Rows,
+    StepNumber,
+    Text,
+    Texts,
+    plain,
+)
 from contract.resources import ResourceUsage, read_usage
-
-MAX_EVENT_CHARS = 1024 * 1024
-"""A forecast of fifty nodes has some ten thousand."""
-MAX_ITEMS, MAX_DEPTH = 4096, 16
-"""Items of a list or an object in an event, and levels of nesting."""
-STEP_LIMIT, RANK_LIMIT, INT_LIMIT = 10**12, 10**6, 2**63 - 1
-
-Checked = TypeVar("Checked")
-
-
-def _is(*kinds: type[Checked]) -> Callable[[Any], Any]:
-    """A reader that returns a value of one of these types. ValueError: another type."""
-
-    def read(value: Any) -> Any:
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise ValueError(f"{value!r:.80} is of another type")
-        return value
-
-    return read
-
-
-_text, _int, _float = _is(str), _is(int), _is(int, float)
-
-
-def _int_below(limit: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number: int = _int(value)
-        if not 0 <= number < limit:
-            raise ValueError(f"{number} is out of bounds")
-        return number
-
-    return read
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in _is(list)(value))
-
-
-def _figures(value: Any) -> Mapping[str, float | None]:
-    return {key: None if item is None else _float(item) for key, item in _is(dict)(value).items()}
-
-
-def _rows(value: Any) -> tuple[tuple[str, str, str], ...]:
-    rows = tuple(_texts(row) for row in _is(list)(value))
-    if any(len(row) != 3 for row in rows):
-        raise ValueError("a row of other than three texts")
-    return tuple((first, second, third) for first, second, third in rows)
-
-
-def _rank_numbers(value: Any) -> tuple[int, ...]:
-    return tuple(_int_below(RANK_LIMIT)(item) for item in _is(list)(value))
-
-
-def _rank_positions(value: Any) -> tuple[RankPosition, ...]:
-    found = tuple(RankPosition(**_fields(RankPosition, _is(dict)(item))) for item in _is(list)(value))
-    if any(one.rank is None for one in found):
-        raise ValueError("a rank without its number")
-    return found
-
-
-Text = Annotated[str, _text]
-Flag = Annotated[bool, _is(bool)]
-Int = Annotated[int, _int]
-Float = Annotated[float, _float]
-StepNumber = Annotated[int, _int_below(STEP_LIMIT + 1)]
-RankNumber = Annotated[int, _int_below(RANK_LIMIT)]
-Texts = Annotated[tuple[str, ...], _texts]
-RankNumbers = Annotated[tuple[int, ...], _rank_numbers]
-Rows = Annotated[tuple[tuple[str, str, str], ...], _rows]
-Figures = Annotated[Mapping[str, float | None], _figures]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankPosition:
-    """Position of a rank: its line, its work, and its Python stack where that was requested."""
-
-    rank: RankNumber | None = None
-    process: Int | None = None
-    line: Text | None = None
-    """The user's line: `FILE:LINE in FUNCTION`."""
-    cpu: Float | None = None
-    """CPU seconds per second of the rank and its descendants."""
-    step: StepNumber | None = None
-    """Step of the trainer, otherwise the number of optimizer steps."""
-    part: Text | None = None
-    """Part of the step, as the trainer names it."""
-    exchange: Text | None = None
-    """The collective that the rank reports to be in."""
-    frames: Texts | None = None
-    """`FILE:LINE in FUNCTION`, the innermost first; empty: the rank did not answer."""
-    state: Text | None = None
-    """The kernel's letter for the process."""
-
-
-RankPositions = Annotated[tuple[RankPosition, ...], _rank_positions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +48,8 @@ class Event:
 
     def values(self) -> dict[str, Any]:
         """All values but the kind, as sent: plain data."""
-        values = {name: value for name, value in _plain(self).items() if name not in ("others", "unknown_kind")}
-        if payload := _PAYLOADS.get(type(self)):
+        values = {name: value for name, value in plain(self).items() if name not in ("others", "unknown_kind")}
+        if payload := PAYLOADS.get(type(self)):
             values |= asdict(values.pop(payload[0]))
         return {**values, **self.others}
 
@@ -498,124 +408,9 @@ class ResourcesSampled(AgentEvent, kind="resources"):
     positions: RankPositions | None = None
 
 
-# ── Encoding and decoding ─────────────────────────────────────────────────────────────────────────────────────────────
-
-_OLD_KINDS = {
-    "epoch": "generation", "again": "restarting", "over": "finished", "heard": "recovered",
-}  # fmt: skip
-_OLD_NAMES: tuple[tuple[type[Event], str, str], ...] = (
-    (AgentEvent, "epoch", "generation"),
-    (GenerationEnded, "class", "outcome"),
-    (RankFailed, "class", "owner"),
-    (WaitingForNodes, "for", "nodes"),
-)
-"""Kinds and names before 0.1.0: records of such runs stay readable."""
-_FIRST_KIND = re.compile(r'\{"event": "(\w{1,40})"')
-
-
-_PAYLOADS: Mapping[type[Event], tuple[str, Callable[[Any], Any]]] = {
+PAYLOADS: Mapping[type[Event], tuple[str, Callable[[Any], Any]]] = {
     NodesMeasured: ("measurement", read_measurement),
     ForecastMade: ("forecast", read_forecast),
     ResourcesSampled: ("usage", read_usage),
 }
 """Fields with fields of their own, which stand on the line beside those of the event; and their readers."""
-
-
-def encode_event(event: Event) -> str:
-    """One line without its newline; NaN and infinities become null."""
-    values = {"event": kind_of(event), **event.values()}
-    return EVENT_MARK + json.dumps({name: None if _is_nan(value) else value for name, value in values.items()})
-
-
-def decode_event(text: str, rank: int | None = None) -> Event | None:
-    """The event of a line without rank prefix; None for an ordinary line and for one that does not fit, such as a step
-    that is not a number. `rank` is that of the line, for an event without one."""
-    if not text.startswith(EVENT_MARK) or len(text) > MAX_EVENT_CHARS:
-        return None
-    try:
-        read = json.loads(text[len(EVENT_MARK) :], parse_constant=lambda _name: None, parse_float=_finite)
-        values = _bounded(_is(dict)(read))
-        kind = _text(values.pop("event", None))
-        cls = Event.kinds.get(_OLD_KINDS.get(kind, kind), UnknownEvent)
-        for owner, old, new in _OLD_NAMES:
-            if issubclass(cls, owner) and old in values and not hasattr(cls, old):
-                values.setdefault(new, values.pop(old))
-        values.setdefault("rank", rank)
-        own = _fields(cls, values)
-        if payload := _PAYLOADS.get(cls):
-            return cls(**own, **{payload[0]: payload[1](values)})
-    except (ValueError, RecursionError):
-        return None
-    others = {name: value for name, value in values.items() if name not in own and (name, value) != ("rank", None)}
-    if cls is UnknownEvent:
-        return UnknownEvent(**own, others=others, unknown_kind=kind)
-    return cls(**own, others=others)
-
-
-def kind_in(text: str) -> str:
-    """The kind of the event that a line seems to hold, without decoding it; empty for an ordinary line."""
-    if not text.startswith(EVENT_MARK):
-        return ""
-    if match := _FIRST_KIND.match(text, len(EVENT_MARK)):
-        return _OLD_KINDS.get(match[1], match[1])
-    event = decode_event(text)
-    return kind_of(event) if event else ""
-
-
-def is_redrawn(text: str) -> bool:
-    """Whether a line holds a state of a progress bar, which is none of the lines that a program leaves behind."""
-    return kind_in(text) == LineRedrawn.kind
-
-
-def kind_of(event: Event) -> str:
-    """The kind on the wire."""
-    return event.unknown_kind if isinstance(event, UnknownEvent) else event.kind
-
-
-def _plain(of_fields: Event | RankPosition) -> dict[str, Any]:
-    """The fields that have a value."""
-    values = {one.name: getattr(of_fields, one.name) for one in fields(of_fields)}
-    for name in ("ranks", "positions"):
-        if isinstance(of_fields, StacksTaken | ResourcesSampled) and values.get(name) is not None:
-            values[name] = [_plain(position) for position in values[name]]
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _is_nan(value: Any) -> bool:
-    """Whether it is NaN or an infinity, which JSON does not have."""
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _finite(digits: str) -> float | None:
-    number = float(digits)
-    return number if math.isfinite(number) else None
-
-
-def _bounded(value: Any, depth: int = 0) -> Any:
-    """The same value, within the bounds of every value. ValueError: it is outside."""
-    if type(value) is float or value is None:  # most values of most lines
-        return value
-    if isinstance(value, str):  # a file name that is not UTF-8 is a lone surrogate, which no screen and no file takes
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, int) and abs(value) > INT_LIMIT:
-        raise ValueError("an integer of more than 64 bits")
-    if isinstance(value, list | dict) and (len(value) > MAX_ITEMS or depth >= MAX_DEPTH):
-        raise ValueError("more items, or more levels, than an event has")
-    if isinstance(value, list):
-        return [_bounded(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {_bounded(key): _bounded(item, depth + 1) for key, item in value.items()}
-    return value
-
-
-def _fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the fields that are there. ValueError: one is of another type, or out of bounds."""
-    return {name: read(values[name]) for name, read in _readers(cls).items() if values.get(name) is not None}
-
-
-@cache
-def _readers(cls: Any) -> dict[str, Callable[[Any], Any]]:
-    """Field → its reader: the metadata of `Annotated[type, reader] | None`."""
-    hints = get_type_hints(cls, include_extras=True)
-    names = [one.name for one in fields(cls) if one.default is None]
-    return {name: get_args(hints[name])[0].__metadata__[0] for name in names}

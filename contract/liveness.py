@@ -37,6 +37,8 @@ class LivenessLimits:
 
     certain_s: float = 30.0
     """Until collectives that can never complete are reported."""
+    held_s: float = 40.0
+    """Until a rank that the kernel does not let run is reported: before its agent ends it as frozen, after 60 s."""
     note_s: float = 60.0
     """Until a rank that others wait for is reported."""
     all_idle_s: float = 120.0
@@ -49,8 +51,8 @@ class LivenessLimits:
         factor = certain_s / cls().certain_s
         usual = cls()
         return cls(
-            certain_s=certain_s, note_s=usual.note_s * factor, all_idle_s=usual.all_idle_s * factor,
-            stale_s=max(3.0, usual.stale_s * factor),
+            certain_s=certain_s, held_s=usual.held_s * factor, note_s=usual.note_s * factor,
+            all_idle_s=usual.all_idle_s * factor, stale_s=max(3.0, usual.stale_s * factor),
         )  # fmt: skip
 
 
@@ -120,7 +122,7 @@ def decide(
 
 
 def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: LivenessLimits) -> LivenessDecision | None:
-    if held := [one for one in part if is_held(one, limits.note_s)]:
+    if held := [one for one in part if is_held(one, limits.held_s)]:
         return _held(held)
     still_s, note_s = history.still_s, max(limits.note_s, 3 * history.longest_pause_s)
     # What a rank was in a moment before it held the interpreter is no wait: a step, then `json.loads`.

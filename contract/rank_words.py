@@ -14,6 +14,16 @@ def position_line(rank: int, node: str, *, line: str = "", step: int | None = No
     return "  ".join(parts)
 
 
+def work_line(steps: int, per_s: float | None) -> str:
+    """`1,204 optimizer steps · 3.1/s`."""
+    return f"{steps:,} optimizer steps" + ("" if per_s is None else f" · {per_s:,.3g}/s")
+
+
+def together_line(collectives_per_step: float) -> str:
+    """`together: 1.0 collectives per step`."""
+    return f"together: {collectives_per_step:,.1f} collectives per step"
+
+
 def ranks(numbers: Collection[int]) -> str:
     """`rank 3`, `ranks 0, 2`, `ranks 0-7`."""
     ordered = sorted(set(numbers))

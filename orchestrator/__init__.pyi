@@ -14,13 +14,13 @@ from orchestrator.fleet.runs.launch import launch as launch
 from orchestrator.fleet.runs.records import RunRecord as RunRecord
 from orchestrator.fleet.runs.stop import Stopped as Stopped
 from orchestrator.fleet.runs.stop import stop_run as stop_run
-from orchestrator.fleet.supervise.attempt_state import RunOutcome as RunOutcome
 from orchestrator.fleet.supervise.follow import follow as follow
 from orchestrator.fleet.supervise.loop import Callbacks as Callbacks
 from orchestrator.fleet.supervise.loop import Supervision as Supervision
 from orchestrator.fleet.supervise.loop import supervise as supervise
 from orchestrator.fleet.supervise.replan import NodePool as NodePool
 from orchestrator.fleet.supervise.replan import resume_run as resume_run
+from orchestrator.fleet.supervise.run_outcome import RunOutcome as RunOutcome
 from orchestrator.nodes.interface import Node as Node
 from orchestrator.plan.launch import plan_launch as plan_launch
 from orchestrator.plan.lines import plan_lines as plan_lines

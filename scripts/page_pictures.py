@@ -22,8 +22,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import pictures  # noqa: E402
 
 import docs  # noqa: E402
-from orchestrator.checks.run_history import RunHistory  # noqa: E402
 from orchestrator.cli.web.report_file import report_html  # noqa: E402
+from orchestrator.state.journal import Journal  # noqa: E402
+from orchestrator.state.journal_entries import EndEntry  # noqa: E402
+from orchestrator.state.run_history import RunHistory  # noqa: E402
 
 BROWSER = "/usr/bin/chromium-headless-shell"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
@@ -37,7 +39,7 @@ def report(folder: Path) -> Path:
     for one in pictures.lines_of_run():
         history.add(one)
     file = folder / "report.html"
-    made = history.report(pictures.RUN, outcome=("succeeded", ""), forecast=None)
+    made = history.report(pictures.RUN, journal=Journal(end=EndEntry(state="succeeded")), forecast=None)
     file.write_text(report_html([made], made_at="2026-01-02 16:03", version="0.1.0"), "utf-8")
     return file
 

@@ -24,6 +24,7 @@ from rich.console import Console, Group, RenderableType
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -36,10 +37,8 @@ from contract.events import (
     Restarting,
     StepDone,
     TrainingDone,
-    encode_event,
 )
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.checks.postmortem import Evidence, write_postmortem
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.monitoring.screen import MonitorApp
@@ -55,6 +54,7 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, NodeAnswered, RunSeen
 from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
 from orchestrator.state.journal_fold import fold
+from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState

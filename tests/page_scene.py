@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from threading import Event
 from typing import Any
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -24,7 +25,6 @@ from contract.events import (
     ResourcesSampled,
     StepDone,
     TrainingDone,
-    encode_event,
 )
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.cli.monitoring.feed import LiveFeed

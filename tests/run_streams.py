@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
     Event,
@@ -23,7 +24,6 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
     WaitingForNodes,
-    encode_event,
 )
 from contract.resources import ResourceUsage
 from orchestrator.specs.plan import Plan
@@ -76,7 +76,7 @@ class Stream:
     plan: Plan = PLAN
 
     def record(self, at: float, *entries: JournalEntry) -> None:
-        self.entries += entries
+        self.entries += [replace(one, at=T0 + at) for one in entries]
         current = fold(self.entries).current
         self.facts.append(JournalRead(seen=T0 + at, journal=fold(self.entries), plan=self.plan if current else None))
 

@@ -16,8 +16,7 @@ from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
-from orchestrator.checks.failure import generation_failure, generation_failures
-from orchestrator.checks.hang import describe_waits, liveness_reports, rank_places, rank_waited_for, timestamp
+from orchestrator.checks.hang import timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.nodes.interface import Completed
@@ -45,8 +44,10 @@ from orchestrator.specs.inventory_files.inventory_import import from_hostfile, f
 from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.generation_failures import generation_failure
 from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, StartedEntry, decode_entry, encode_entry
 from orchestrator.state.journal_fold import fold
+from orchestrator.state.postmortem import Evidence, write_postmortem
 from tests import lan
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
@@ -85,10 +86,8 @@ def _shown(text: str) -> None:
     log_line(said, width=5).plain.encode()
     log_json(said).encode()
     recovery_line(said).encode()
-    rank_waited_for(liveness_reports([said]), rank_places([said]))
+    write_postmortem(Evidence(run_id="r1", lines=(said,)))
     read_figures(text)
-    generation_failures([said])
-    describe_waits([said], [])
     if event:
         slow_ranks(event, ["alpha"])
         generation_failure(event)
@@ -149,7 +148,7 @@ NOW = 1_767_366_245.0
 TOKEN, ASKED = b"t" * 32, "a" * 32
 GREETING = Greeting(run="r.1", node_rank=1, asked=ASKED, drawn="b" * 32)
 RANK_EXIT = {"outcome": "user", "node": "alpha", "rank": 0, "exit_code": 1, "reason": "x", "frame": "a.py:1 in f"}
-FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "class": "user", "message": "x"}\n'
+FAILED = '[rank0]: @orch {"event": "failed", "t": 1795383194.5, "rank": 0, "owner": "user", "message": "x"}\n'
 TORCH = (
     '{"version": "2.13.0+cu130", "cuda": "13.0", "available": true, "architectures": ["sm_80"], "error": "",'
     ' "devices": [{"name": "NVIDIA H200", "uuid": "1-2", "capability": [9, 0]}]}'

@@ -5,11 +5,9 @@ The agents in the containers agree on it (`GenerationFailure`); without them, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
-from contract.events import Event, Finished, Restarting
 from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, how_it_ended, reason_of
 from contract.failures.owners import Owner
 from contract.failures.torchrun import first_failure, without_summary
@@ -17,7 +15,6 @@ from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.cluster_job import ClusterJob
-from orchestrator.specs.run_events import RunLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,35 +32,6 @@ class GenerationFailure:
     generation: int = 0
     """The generation that it ended; 0 where the attempt is over."""
     time: str = ""
-
-
-def generation_failure(event: Event | None, time: str = "") -> GenerationFailure | None:
-    """The failure that this event reports; None for another event, and for a good end."""
-    if not isinstance(event, Finished | Restarting):
-        return None
-    owner = next((owner for owner in get_args(Owner) if owner == event.outcome), None)
-    if owner is None:
-        return None
-    return GenerationFailure(
-        node=event.node or "?",
-        rank=event.rank,
-        exit_code=event.exit_code,
-        owner=owner,
-        reason=event.reason or "",
-        cause=event.cause or "",
-        frame=event.frame or "",
-        generation=event.generation or 0 if isinstance(event, Restarting) else 0,
-        time=time,
-    )
-
-
-def generation_failures(lines: Iterable[RunLine]) -> tuple[GenerationFailure, ...]:
-    """All failures, in order of time; each once, though every node reports it."""
-    found: dict[int, GenerationFailure] = {}
-    for line in lines:
-        if failure := generation_failure(line.event, line.time):
-            found.setdefault(failure.generation, failure)
-    return tuple(sorted(found.values(), key=lambda failure: (failure.generation == 0, failure.time)))
 
 
 @dataclass(frozen=True, kw_only=True)

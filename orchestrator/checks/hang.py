@@ -1,109 +1,17 @@
-"""Ranks that hang and ranks that wait for them: as the coordinator decided, and by the last lines of each rank."""
+"""Ranks that hang and ranks that wait for them, by the last lines of each rank."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from contract.events import (
-    GenerationStarted,
-    GroupJoined,
-    LivenessReported,
-    NodesEvent,
-    NodesStalled,
-    RankPosition,
-    RankStarted,
-    ResourcesSampled,
-    StacksTaken,
-    WaitingForNodes,
-    kind_of,
-)
+from contract.event_lines import kind_of
 from contract.failures.classify import matches
-from contract.failures.tracebacks import LIBRARY
-from contract.liveness_watch import EXCHANGE_RULES
 from contract.log_lines import readable
-from contract.rank_words import position_line
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
-
-_HELD_UP = ("computing", "reading", "native", "idle", "sleeping", "stopped", "blocked")
-"""Rules about ranks that others wait for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankPlace:
-    """The newest position of a rank that its agent reported."""
-
-    rank: int
-    node: str
-    line: str = ""
-    """The user's line: `FILE:LINE in FUNCTION`; empty: not known."""
-    step: int | None = None
-    cpu: float | None = None
-    """CPU seconds per second."""
-    frames: tuple[str, ...] = ()
-    """Its Python stack, `FILE:LINE in FUNCTION`, the innermost first; none: not requested, or no answer."""
-
-    @property
-    def at(self) -> str:
-        """The innermost frame outside of libraries, otherwise its line."""
-        return next((frame for frame in self.frames if not LIBRARY.search(frame)), self.line)
-
-    @property
-    def text(self) -> str:
-        return position_line(self.rank, self.node, line=self.line or self.at, step=self.step, cpu=self.cpu)
-
-
-def rank_places(lines: Iterable[RunLine], until: str = "") -> tuple[RankPlace, ...]:
-    """The newest position of each rank. `until`: time of a line; later lines are about the end of the run."""
-    found: dict[int, RankPlace] = {}
-    for line in lines:
-        event = line.event if not until or line.time <= until else None
-        if isinstance(event, GenerationStarted):
-            found = {rank: place for rank, place in found.items() if place.node != line.node}
-        elif isinstance(event, StacksTaken | ResourcesSampled):
-            taken = event.ranks if isinstance(event, StacksTaken) else event.positions
-            found |= {one.rank or 0: _place(line.node, one, found.get(one.rank or 0)) for one in taken or ()}
-    return tuple(found[rank] for rank in sorted(found))
-
-
-def liveness_reports(lines: Iterable[RunLine], until: str = "") -> tuple[LivenessReported, ...]:
-    """Decisions of the coordinator, the newest on progress before those on the exchange of gradients; none that was
-    taken back, or is of an earlier generation."""
-    found: dict[str, LivenessReported] = {}
-    for line in lines:
-        event = line.event if not until or line.time <= until else None
-        if line.node_rank:  # rank 0's agent reports for all
-            continue
-        if isinstance(event, GenerationStarted):
-            found = {}
-        elif isinstance(event, LivenessReported):
-            of_exchange = event.rule in EXCHANGE_RULES
-            found[(event.rule or "") if of_exchange else ""] = event
-    return tuple(found[name] for name in sorted(found) if found[name].rule)
-
-
-def rank_waited_for(reports: Sequence[LivenessReported], places: Sequence[RankPlace]) -> tuple[RankPlace, str] | None:
-    """The rank that the others waited for, and a line with its place and the time; None where no report says so."""
-    for report in reports:
-        if report.rule in _HELD_UP and len(report.ranks or ()) == 1:
-            rank = (report.ranks or (0,))[0]
-            node = next(iter(report.nodes or ()), "?")
-            place = next((one for one in places if one.rank == rank), RankPlace(rank=rank, node=node))
-            text, _, waits = (report.text or "").partition("; ")
-            where = f"at {place.at}" if place.at else text
-            return place, f"stuck for {report.seconds or 0:.0f} s, {where}; {waits or text}"
-    return None
-
-
-def _place(node: str, one: RankPosition, before: RankPlace | None) -> RankPlace:
-    frames = one.frames if one.frames is not None else before.frames if before and before.line == one.line else ()
-    return RankPlace(
-        rank=one.rank or 0, node=node, line=one.line or "", step=one.step, cpu=one.cpu, frames=frames or ()
-    )
-
 
 _CALL = re.compile(r'distributed_c10d\.py", line \d+, in (?P<call>(?!wrapper|_)\w+)|OpType=(?P<op>\w+)')
 _COMPLETED = re.compile(r"last completed NCCL work: (?P<number>\d+)")
@@ -169,51 +77,8 @@ def _word(said: RunLine) -> str:
     return kind_of(said.event) + (f" {step}" if step is not None else "")
 
 
-def describe_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> tuple[str, ...]:
-    """Sentences, the most certain first."""
-    return (*_of_supervisors(lines), *_not_begun(lines, heard), *_in_collectives(lines, heard))
-
-
-def _of_supervisors(lines: Sequence[RunLine]) -> Iterator[str]:
-    """Whom each node's supervisor misses, unless it has heard of them since, or the ranks have begun."""
-    waiting: dict[str, WaitingForNodes] = {}
-    silent: dict[tuple[str, str], NodesStalled] = {}
-    for line in lines:
-        event, node = line.event, line.node
-        if not isinstance(event, NodesEvent | GenerationStarted):
-            continue
-        waiting.pop(node, None)
-        if isinstance(event, WaitingForNodes):
-            waiting[node] = event
-        elif isinstance(event, NodesEvent):
-            for name in event.nodes or ():
-                silent.pop((node, name), None)
-                if isinstance(event, NodesStalled):
-                    silent[node, name] = event
-    for node, event in waiting.items():
-        yield f"{node} has waited {_seconds(event)} s for {', '.join(event.nodes or ()) or 'its peers'} to come"
-    for (node, name), stalled in silent.items():
-        yield f"{node} has heard nothing of {name} for {_seconds(stalled)} s"
-
-
-def _seconds(event: NodesEvent) -> str:
-    return "?" if event.seconds is None else f"{event.seconds}"
-
-
-def _not_begun(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
-    """Ranks of the trainer's own that did not join while others began: each of them reports its start."""
-    events = [said.event for said in lines if said.event]
-    started = {event.rank for event in events if isinstance(event, RankStarted)}
-    begun = [one.rank for one in heard if one.rank in started]
-    for one in heard:
-        if begun and one.rank not in begun:
-            yield f"rank {one.rank} on {one.node} has not begun"
-    joined = {event.rank for event in events if isinstance(event, GroupJoined)} & {one.rank for one in heard}
-    if begun and not joined:
-        yield f"none of ranks {', '.join(map(str, begun))} has joined the others yet"
-
-
-def _in_collectives(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
+def collective_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
+    """Sentences about ranks that gave up waiting in a collective."""
     gave_up = [one for one in heard if one.timed_out_in]
     for one in gave_up:
         yield f"rank {one.rank} on {one.node} gave up waiting in {one.timed_out_in}"

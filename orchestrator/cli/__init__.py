@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from orchestrator.cli.completion import as_typed, completed_command
 from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.help import plain_help, width
+from orchestrator.cli.inventory_place import inventory_place
 from orchestrator.cli.options import OnlyJson, note_output
 from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, say_once, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _set_common("debug")
         try:
             words = completed_command()
-            program = build_app(_named_command(arguments if words is None else words))
+            program = build_app(_named_command(arguments if words is None else words), alone=not arguments)
             outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
         except OrchError as error:
             return report_error(error)
@@ -163,14 +164,17 @@ class _GroupedHelp(TyperGroup):
                 formatter.write_dl(list(group.items()))
 
 
-def build_app(wanted: str | None) -> Any:
-    """Return the program, a click Group, with the wanted command loaded (all of them to print a completion script)."""
+def build_app(wanted: str | None, *, alone: bool = False) -> Any:
+    """Return the program, a click Group, with the wanted command loaded (all of them to print a completion script).
+
+    `alone`: for `orch` without any word, which shows the overview where there is one, otherwise the help.
+    """
     app = CommandGroup(
         name="orch",
         cls=_GroupedHelp,
         help="Train a PyTorch model on all the machines of a LAN.",
         epilog=EPILOG,
-        no_args_is_help=True,
+        no_args_is_help=not (alone and _has_overview()),
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width()},
@@ -196,13 +200,24 @@ def build_app(wanted: str | None) -> Any:
 
 
 def _root(
+    context: typer.Context,
     inventory: Path | None = typer.Option(None, "-i", "--inventory", metavar="FILE", help="Inventory file."),
     version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
+) -> int | None:
     invocation.current.inventory = inventory
     if version:
         _show_version()
         raise typer.Exit
+    if context.invoked_subcommand is None and _has_overview():
+        from orchestrator.cli.overview import overview
+
+        return overview()
+    return None
+
+
+def _has_overview() -> bool:
+    """Whether there is an inventory, and a terminal to show runs and nodes on."""
+    return sys.stdout.isatty() and inventory_place(None)[0].is_file()
 
 
 def _show_version() -> None:

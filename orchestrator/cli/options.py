@@ -145,6 +145,12 @@ RunArgument = Annotated[
         metavar="RUN", autocompletion=run_ids, help="Run id, or its first characters (default: the newest run)."
     ),
 ]
+RunsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]...", autocompletion=run_ids, help="Run ids, or their first characters (default: the newest run)."
+    ),
+]
 RunToStopArgument = Annotated[
     str | None,
     typer.Argument(

@@ -38,19 +38,17 @@ def pull(
     missing or has changed. Active runs may be pulled, too.
     """
     from orchestrator.cli.report import progress_view
-    from orchestrator.fleet.checkpoints.survey import places_in, places_of
+    from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
     from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
 
     loaded = load_inventory(inventory).inventory
-    places = dict(places_in(loaded.holders, loaded.project))
+    places = places_for(loaded.holders, loaded.project, run or "")
     with connected_for(loaded.holders, run) as reached, progress_view(quiet=as_json) as view:
         known = [node for node in reached if node.name in places]
         run_id = run_with_files(known, places, run or "")
         plan = RunRecord(run_id).plan()
-        if plan is not None:
-            places |= {name: place for name, place in places_of(plan).items() if name in places}
         ranks = {part.node: number for number, part in enumerate(plan.nodes)} if plan else {}
         nodes = sorted(known, key=lambda node: ranks.get(node.name, len(ranks)))
         found = find_results(nodes, places, run_id, paths or ())

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.options import JsonOption
+from orchestrator.cli.options import JsonOption, RunsArgument
 from orchestrator.cli.report import installed_version, say, write_json, write_line
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.checks.run_report import RunReport
+    from orchestrator.state.run_report import RunReport
 
 EXAMPLES = """\
 orch report
@@ -33,9 +33,7 @@ class ReportFormat(Enum):
 
 
 def report(
-    runs: list[str] | None = typer.Argument(
-        None, metavar="[RUN]...", help="Run ids, or their first characters (default: the newest run)."
-    ),
+    runs: RunsArgument = None,
     to: Path | None = typer.Option(None, metavar="FILE", help="The file to write (default: ./RUN.html)."),
     form: ReportFormat = typer.Option(
         ReportFormat.HTML, "--format", help="html: a file; text, json: written to stdout."

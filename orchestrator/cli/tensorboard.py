@@ -1,75 +1,63 @@
-"""`orch tensorboard`: TensorBoard for runs, where their files are, at a port of this computer."""
+"""`orch tensorboard`: the event files of runs, copied to this computer, in the user's own TensorBoard."""
 
 from __future__ import annotations
+
+import shutil
+import signal
+import socket
+from contextlib import suppress
+from subprocess import Popen, TimeoutExpired
+from tempfile import TemporaryDirectory
 
 import typer
 
 from orchestrator.cli.context import load_inventory
-from orchestrator.cli.options import InventoryOption
-from orchestrator.cli.report import report_errors, say, write_line
-from orchestrator.specs.errors import EXIT_OK, ConfigError
+from orchestrator.cli.options import InventoryOption, RunsArgument
+from orchestrator.cli.report import say, say_once
+from orchestrator.render.console import write_plain
+from orchestrator.specs.errors import RunFailedError
 
-EXAMPLES = """\
-orch tensorboard
-orch tensorboard RUN1 RUN2 --open
-orch tensorboard RUN --port 6006
-"""
+EXAMPLES = "orch tensorboard\norch tensorboard RUN1 RUN2 --open\norch tensorboard RUN --port 6006"
+START_S, EVERY_S = 0.2, 30.0
+INSTALL = "not installed? uv tool install tensorboard   # or, in your own environment: pip install tensorboard"
 
 
 def tensorboard(
-    runs: list[str] | None = typer.Argument(
-        None, metavar="[RUN]...", help="Run ids, or their first characters (default: the newest run)."
-    ),
+    runs: RunsArgument = None,
     port: int = typer.Option(0, min=0, max=65535, metavar="PORT", help="Port of this computer (default: a free one)."),
     open_browser: bool = typer.Option(False, "--open", help="Open the browser."),
     inventory: InventoryOption = None,
-) -> int:
-    """Show the TensorBoard files of runs, active or ended, until Ctrl-C.
+) -> None:
+    """Show the event files of runs, active or ended, in the TensorBoard of this computer, until Ctrl-C.
 
-    TensorBoard runs on the node that holds the files, in the run's image and without a network; this computer's port
-    leads there over the usual connection. Files of several nodes are brought together. Nothing is left on the node.
+    They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node.
     """
-    from orchestrator.fleet.checkpoints.survey import places_in, places_of
+    from orchestrator.cli.web.address import LOOPBACK_NAMES, WebAddress, listening_socket
+    from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.fleet.tensorboard import Board, event_files, image_candidates, run_ids
-    from orchestrator.specs.request import LaunchRequest
+    from orchestrator.fleet.tensorboard import EventFiles
 
-    loaded = load_inventory(inventory).inventory
-    wanted = list(runs or ())
-    with connected_for(loaded.nodes, wanted[0] if wanted else None) as nodes:
-        ids = run_ids(nodes, wanted)
-        places = dict(places_in(loaded.nodes, loaded.project))
-        for plan in filter(None, (RunRecord(run).plan() for run in ids)):
-            places |= places_of(plan)
-        known = [node for node in nodes if node.name in places]
-        found, silent = event_files(known, places, ids)
-        report_errors(silent.values())
-        lacking = [run for run in ids if run not in {one.run_id for one in found}]
-        if not found:
-            raise ConfigError(
-                f"no node that answered has TensorBoard files of {', '.join(ids) or 'any run'}", hint="orch runs"
-            )
-        if lacking:
-            say(f"note: no TensorBoard files of {', '.join(lacking)}")
-        request = LaunchRequest(project=loaded.project, nodes=())
-        tags = [request.image_tag("cpu"), request.image_tag("cuda")]
-        board = Board(known, found, [*image_candidates(ids, found[0].node), *tags], port)
-        url = f"http://127.0.0.1:{board.port}/"
-        say(f"starting TensorBoard on {board.node.name} …")
-        if board.copied_from:
-            say(f"files of {', '.join(board.copied_from)} are copied there, and what is added to them")
-
-        def ready() -> None:
-            write_line(url)
-            say("until Ctrl-C")
-            if open_browser:
-                import webbrowser
-
-                webbrowser.open(url)
-
-        try:
-            board.serve(ready)
-        except KeyboardInterrupt:
-            say(f"ended; nothing is left on {board.node.name}")
-    return EXIT_OK
+    loaded, words, wait_s = load_inventory(inventory).inventory, runs or [""], START_S
+    with listening_socket(WebAddress(host="127.0.0.1", port=port, names=LOOPBACK_NAMES)) as free:
+        host, port = free.getsockname()
+    program = ("tensorboard",) if shutil.which("tensorboard") else ("python3", "-m", "tensorboard.main")
+    argv = (*program, "--logdir", ".", "--host", host, "--port", str(port))
+    with connected_for(loaded.holders, words[0] or None) as nodes, TemporaryDirectory(prefix="orch-board-") as board:
+        files = EventFiles(nodes, {word: places_for(loaded.holders, loaded.project, word) for word in words})
+        files.link(board, say)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # TensorBoard ends with the command
+        with Popen(argv, cwd=board) as process, suppress(KeyboardInterrupt):
+            try:
+                while True:
+                    with suppress(TimeoutExpired):
+                        raise RunFailedError(f"TensorBoard ended with exit code {process.wait(wait_s)}", hint=INSTALL)
+                    if wait_s == EVERY_S:
+                        files.copy(say_once)
+                        continue
+                    with suppress(OSError), socket.create_connection((host, port), 1):
+                        wait_s = EVERY_S
+                        write_plain(f"http://{host}:{port}/")
+                        if open_browser:
+                            typer.launch(f"http://{host}:{port}/")
+            finally:
+                process.terminate()

@@ -19,13 +19,13 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     Uses the logs collected on this computer, plus exit codes, memory and kernel messages of the nodes that answer. Exit
     code 0 for every answer; 3: unknown run.
     """
-    from orchestrator.checks.postmortem import write_postmortem
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.runs.evidence import gather_evidence
     from orchestrator.fleet.runs.records import spoken_by_nodes
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.why import why_data, why_lines, why_text
+    from orchestrator.state.postmortem import write_postmortem
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         evidence = gather_evidence(nodes, run)

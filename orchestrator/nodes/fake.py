@@ -253,8 +253,6 @@ class FakeNode:
     answers: dict[tuple[str, ...], Answer | OrchError] = field(default_factory=dict)
     programs: Callable[[Sequence[str], bytes, float], Answer] | None = None
     """Answers what `answers` does not, from the command, its stdin and its timeout."""
-    talks: Callable[[Sequence[str], Iterable[bytes]], Iterator[bytes]] | None = None
-    """Answers a `stream` whose stdin comes piece by piece."""
     engine: FakeEngine = None  # type: ignore[assignment]  # made in __post_init__, for the node's name
     calls: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -275,14 +273,8 @@ class FakeNode:
             node=self.name, argv=tuple(argv), exit_code=code, stdout=outputs[0].text, stderr=outputs[1].text
         )
 
-    def stream(
-        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
-    ) -> Iterator[bytes]:
-        if self.talks and not isinstance(stdin, bytes):
-            self.calls.append(tuple(argv))
-            yield from self.talks(argv, stdin)
-            return
-        code, out, err = self._answer(argv, stdin if isinstance(stdin, bytes) else b"".join(stdin), timeout_s)
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        code, out, err = self._answer(argv, b"", timeout_s)
         yield out.encode(errors="surrogateescape")
         Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=err).check(
             f"reading from {argv[0]}"

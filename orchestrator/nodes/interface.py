@@ -204,12 +204,9 @@ class Node(Protocol):
         Raises `DeadlineError` after `timeout_s` without an end, `NodeUnreachableError` where the connection is gone.
         """
 
-    def stream(
-        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
-    ) -> Iterator[bytes]:
-        """Stdout of a command as it is written: for output too large for memory, and for a talk with a program.
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+        """Stdout of a command as it is written: for output too large for memory.
 
-        `stdin` is read in a thread of its own while the command runs, each piece sent at once.
         Raises as `run` does; at the end `CommandFailedError` where it exited non-zero. Closing it ends the command.
         """
 

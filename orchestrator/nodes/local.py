@@ -68,14 +68,12 @@ class LocalNode:
             node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout=out.text, stderr=err.text
         )
 
-    def stream(
-        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
-    ) -> Iterator[bytes]:
+    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
         with TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
                     list(argv),
-                    stdin=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     bufsize=0,
@@ -83,9 +81,6 @@ class LocalNode:
                 )
             except OSError as error:
                 raise CommandFailedError(f"reading from {argv[0]} failed: {error}", node=self.name) from error
-            chunks = (stdin,) if isinstance(stdin, bytes) else stdin
-            Thread(target=_feed, args=(process.stdin, chunks), daemon=True).start()
-            process.stdin = None
             yield from self._chunks(process, argv, timeout_s)
             errors.seek(0)
             said = errors.read().decode(errors="replace")

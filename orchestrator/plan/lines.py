@@ -162,11 +162,6 @@ def _option_words(spec: ContainerSpec, *, without: Sequence[str] = ()) -> tuple[
     return (*(word for key, value in options for word in _OPTIONS[key](value)), image, *command)
 
 
-def attached_words(spec: ContainerSpec) -> tuple[str, ...]:
-    """`docker run …` in the foreground: the container has the stdin and stdout of the command, and ends with them."""
-    return ("docker", *("--interactive" if word == "--detach" else word for word in run_words(spec)))
-
-
 def _option(name: str) -> Words:
     return lambda value: (name, str(value))
 

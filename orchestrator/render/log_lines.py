@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from contract.events import LineRedrawn, kind_of
+from contract.event_lines import kind_of
+from contract.events import LineRedrawn
 from contract.log_lines import without_rank
 from orchestrator.checks.hang import timestamp
 from orchestrator.render.consequences import Consequences

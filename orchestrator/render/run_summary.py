@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from contract.cost_model.units import duration
-from orchestrator.checks.run_report import RunReport
 from orchestrator.render.printable import printable
 from orchestrator.render.times import moment
 from orchestrator.render.why import why_lines
 from orchestrator.specs.curve import Curve
+from orchestrator.state.run_report import RunReport
 
 Row = tuple[str, ...]
 LOWER_IS_BETTER = ("loss", "perplexity", "error")

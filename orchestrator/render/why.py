@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
-from orchestrator.checks.postmortem import Postmortem
 from orchestrator.render.printable import printable
+from orchestrator.state.postmortem import Postmortem
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,11 +24,12 @@ OWNERS = {
 }
 _STATES = {
     "stopped": "was stopped on request",
-    "done": "is done, nothing failed",
-    "running": "is running",
-    "queued": "is queued",
+    "succeeded": "has succeeded",
+    "failed": "failed",
+    "lost": "is lost: no node that has a part of it answers",
     "unknown": "ended in an unknown state: its containers are gone",
 }
+"""Words for phases; a run in any other one is in it."""
 
 
 def why_lines(report: Postmortem) -> Iterator[str]:
@@ -36,10 +37,11 @@ def why_lines(report: Postmortem) -> Iterator[str]:
     if report.failure:
         yield from _failed(report, report.failure)
     else:
-        yield f"run {report.run_id} {_STATES[report.state]}"
+        yield f"run {report.run_id} {_state(report)}"
     yield from (f"  {printable(sentence)}" for sentence in report.liveness)
     if report.places:
-        yield from ("", "  where each rank is" if report.state == "running" else "  where each rank was")
+        verb = "was" if report.state in ("failed", "unknown", "lost") else "is"
+        yield from ("", f"  where each rank {verb}")
         yield from (f"    {printable(place.text)}" for place in report.places)
     if lines := [one for one in report.heard if one.silent_s is not None]:
         yield from ("", "  last line of each rank")
@@ -52,7 +54,7 @@ def why_lines(report: Postmortem) -> Iterator[str]:
         yield f"    {survived.time[11:19]}  {rank}{survived.node}: {survived.reason or survived.owner}"
     if report.silent:
         yield f"  note: {', '.join(report.silent)} did not answer; this rests on what was collected before"
-    if report.state in ("failed", "running", "unknown", "queued"):
+    if report.state not in ("succeeded", "stopped"):
         yield f"  → {logs_command(report.run_id, report.failure)}"
 
 
@@ -72,13 +74,18 @@ def why_text(line: str) -> Text:
 def _failed(report: Postmortem, failure: Failure) -> Iterator[str]:
     when = f" at {report.at[11:19]}" if report.at else ""
     after = f", {_span(report.after_s)} after its start" if report.after_s is not None else ""
-    yield f"run {report.run_id} failed{when}{after}"
+    state = "failed" if report.state == "failed" else f"{_state(report)}; it has a failure"
+    yield f"run {report.run_id} {state}{when}{after}"
     yield f"✗ {headline(failure)}"
     if failure.cause:
         yield from cause_lines(failure.cause)
     else:
         yield from (f"    {line}" for line in failure.lines)
     yield from (f"  after that: {sentence}" for sentence in report.consequences)
+
+
+def _state(report: Postmortem) -> str:
+    return _STATES.get(report.state, f"is {report.state}")
 
 
 def headline(failure: Failure) -> str:

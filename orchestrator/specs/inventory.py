@@ -124,7 +124,7 @@ class HookSpec(InventoryModel):
     """Commands that run on this computer when something happens to a run; its values are in variables `ORCH_…`."""
 
     ended: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
-        None, description="when a run has ended: it is done, failed, or was stopped"
+        None, description="when a run has ended: it has succeeded or failed, or was stopped"
     )
     failed: Annotated[HookCommand | None, _HOOK_EXPECTED] = Field(
         None, description="when a run has failed, besides `ended`"

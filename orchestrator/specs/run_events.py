@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from contract.events import Event, decode_event
+from contract.event_lines import decode_event
+from contract.events import Event
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts

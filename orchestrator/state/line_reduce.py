@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from contract.events import (
     AgentEvent,
     CheckpointWritten,
+    ConnectivityTested,
     Evaluated,
     Event,
     Finished,
@@ -77,7 +78,8 @@ def read_line(node: NodeState, line: RunLine, seen: float) -> float | None:
     if event is None:
         _read_text(part, line, at)
     else:
-        _read_event(node, line, event if len(line.text) <= SHORT_CHARS else _shortened(event), at)
+        is_whole = len(line.text) <= SHORT_CHARS or isinstance(event, ConnectivityTested)  # one result of a short run
+        _read_event(node, line, event if is_whole else _shortened(event), at)
     return at
 
 
@@ -156,6 +158,8 @@ def _of_rank(part: AttemptPart, event: Event) -> None:
             part.forecast = event.forecast
         case NodesMeasured():
             part.measurement = event.measurement
+        case ConnectivityTested():
+            part.tested = event
         case OptionsChosen():
             part.options = event
         case SampleWritten():
@@ -201,7 +205,9 @@ def _positions(part: AttemptPart, event: ResourcesSampled | StacksTaken) -> None
     positions = event.positions if isinstance(event, ResourcesSampled) else event.ranks
     for position in positions or ():
         if rank := _rank(part, position.rank):
-            rank.position = position
+            before = rank.position
+            keeps_stack = position.frames is None and before and before.line == position.line
+            rank.position = replace(position, frames=before.frames) if before and keeps_stack else position
 
 
 # ── Reports of agents ─────────────────────────────────────────────────────────────────────────────────────────────────

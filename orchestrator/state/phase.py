@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from contract.events import Finished
 from orchestrator.specs.run import ACTIVE, State
+from orchestrator.state.limits import LAUNCH_S
 from orchestrator.state.run_state import NodeState, RunState
 
 STOPPED_CODE = 143
@@ -50,11 +51,19 @@ def phase_of(state: RunState) -> Phase:
     if journal.end:
         return _recorded(journal.end.state)
     if journal.stop:
-        has_ended = members and all(_has_ended(one) or one.is_missing for one in members)
-        return Phase.STOPPED if has_ended else Phase.STOPPING
-    if journal.pending and not any(one.container for one in members):
+        is_over = members and all(has_ended(one) or one.is_missing for one in members)
+        return Phase.STOPPED if is_over else Phase.STOPPING
+    if _is_launching(state):
         return Phase.LAUNCHING
     return _by_containers(state, members)
+
+
+def _is_launching(state: RunState) -> bool:
+    """Whether an attempt was claimed a short time ago, and none of its containers or of those before it runs."""
+    pending = state.journal.pending
+    if pending is None or (state.journal.current and any(one.container for one in state.members)):
+        return False
+    return state.as_of - pending.claim.at < LAUNCH_S or any(one.container for one in state.members)
 
 
 def _recorded(word: str) -> Phase:
@@ -67,15 +76,15 @@ def _recorded(word: str) -> Phase:
 def _by_containers(state: RunState, members: list[NodeState]) -> Phase:
     shown = [one for one in members if one.container]
     answering = [one for one in shown if one.silent_since is None]
-    if shown and all(_has_ended(one) for one in members):
-        return _end_of(state, members)
-    active = [one for one in answering if not _has_ended(one)]
+    if shown and all(has_ended(one) for one in members):
+        return end_of(state, members)
+    active = [one for one in answering if not has_ended(one)]
     if not active:
         return _out_of_sight(state, members)
     statuses = {one.container.status for one in active if one.container}
     if statuses == {"queued"}:
         return Phase.QUEUED
-    if statuses == {"created"}:
+    if "created" in statuses:
         return Phase.LAUNCHING
     coordinator = state.coordinator
     if coordinator is None:
@@ -92,27 +101,21 @@ def _out_of_sight(state: RunState, members: list[NodeState]) -> Phase:
     coordinator = state.coordinator
     if coordinator and coordinator.part.finished:
         return _outcome(coordinator.part.finished)
-    if not state.was_looked_for and members and not any(one.silent_since for one in members):
-        return Phase.UNKNOWN
     if any(one.silent_since is not None for one in members) or state.unreachable:
         return Phase.LOST
-    return Phase.UNKNOWN
+    ended = [one for one in members if has_ended(one)]  # containers of the others were removed
+    return Phase.FAILED if ended and _end_of(state, ended) is Phase.FAILED else Phase.UNKNOWN
 
 
-def _has_ended(node: NodeState) -> bool:
+def has_ended(node: NodeState) -> bool:
     """Whether its container of the current attempt has ended."""
     return node.container is not None and node.container.state not in ACTIVE
 
 
-def _end_of(state: RunState, members: list[NodeState]) -> Phase:
-    """The coordinator's verdict counts; without one that of other agents, then the exit codes."""
-    coordinator = state.coordinator
-    if coordinator and coordinator.part.finished:
-        return _outcome(coordinator.part.finished)
-    outcomes = {_outcome(one.part.finished) for one in members if one.part.finished}
-    for worst in (Phase.FAILED, Phase.STOPPED, Phase.SUCCEEDED):
-        if worst in outcomes:
-            return worst
+def end_of(state: RunState, members: list[NodeState]) -> Phase:
+    """Phase at the end of these members: the verdict of the agents counts; without one, their exit codes."""
+    if finished := state.finished:
+        return _outcome(finished)
     if all(one.container and one.container.state is State.STOPPED for one in members):
         return Phase.STOPPED
     codes = {one.container.exit_code for one in members if one.container and one.container.status != "stopped"}

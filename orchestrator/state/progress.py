@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
+from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
 from orchestrator.checks.output_progress import SILENT_S, UNITS, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
@@ -45,6 +46,10 @@ class RunProgress:
     """Whether no report has come since the newest restart."""
     printed: OutputProgress | None = None
     """The report that was read from the output."""
+    optimizer_steps: int | None = None
+    """Number of optimizer steps, where the program reports no steps itself."""
+    steps_per_s: float | None = None
+    """Optimizer steps per second in the last minute."""
     last_line: str = ""
     """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
 
@@ -62,7 +67,17 @@ def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
         return _reported(leader.part, leader.part.progress, phase, now, last_line)
     parts = [node.part for node in state.members]
     newest = _printed(parts)
-    return _read(newest, phase, now, last_line) if newest else RunProgress(last_line=last_line)
+    progress = _read(newest, phase, now, last_line) if newest else RunProgress(last_line=last_line)
+    work = work_of(state)
+    per_s = work.steps_per_s if work and phase is Phase.RUNNING else None
+    return replace(progress, optimizer_steps=work.step if work else None, steps_per_s=per_s)
+
+
+def work_of(state: RunState) -> RankPosition | None:
+    """The newest counts of the lowest rank that makes optimizer steps; None: none does, as far as is known."""
+    ranks = {number: rank for node in state.members for number, rank in node.part.ranks.items()}
+    positions = (ranks[number].position for number in sorted(ranks))
+    return next((one for one in positions if one and one.steps_per_s is not None), None)
 
 
 def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float, last_line: str) -> RunProgress:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.measurement import Measurement
+from contract.event_values import RankPosition
 from contract.events import (
     CheckpointWritten,
+    ConnectivityTested,
     Event,
     Finished,
     GenerationEnded,
@@ -23,7 +25,6 @@ from contract.events import (
     OutputProgress,
     ProgressEvent,
     RankFailed,
-    RankPosition,
     RankStarted,
 )
 from contract.resources import ResourceUsage
@@ -98,6 +99,7 @@ class AttemptPart:
     checkpoint: CheckpointWritten | None = None
     """The newest verified checkpoint."""
     joined: GroupJoined | None = None
+    tested: ConnectivityTested | None = None
     forecast: Forecast | None = None
     measurement: Measurement | None = None
     options: OptionsChosen | None = None
@@ -221,6 +223,21 @@ class RunState:
         if found := self.nodes.get(self.master):
             return found
         return next((one for one in self.nodes.values() if one.node_rank == 0), None)
+
+    @property
+    def finished(self) -> Finished | None:
+        """How the attempt ended by its agents: the coordinator decides, otherwise the agent with the worst report."""
+        coordinator = self.coordinator
+        if coordinator and coordinator.part.finished:
+            return coordinator.part.finished
+        reports = [one.part.finished for one in self.members if one.part.finished]
+        return next((one for one in reports if one.outcome not in ("done", "stopped")), reports[0] if reports else None)
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """Samples of each step, as the ranks have reported them."""
+        reports = [one.part.joined for one in self.members if one.part.joined]
+        return next((one.samples_per_step for one in reports if one.samples_per_step), None)
 
     @property
     def forecast(self) -> Forecast | None:

@@ -54,11 +54,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
         return ssh
     if request.param == "local":
         return LocalNode("alpha", ADDRESS)
-    here = LocalNode("alpha", ADDRESS)
-    return FakeNode(
-        "alpha", root=Path("/"), address=ADDRESS, programs=play,
-        talks=lambda argv, stdin: here.stream(argv, stdin=stdin),
-    )  # fmt: skip
+    return FakeNode("alpha", root=Path("/"), address=ADDRESS, programs=play)
 
 
 @pytest.fixture(params=[pytest.param("docker", marks=docker), pytest.param("ssh", marks=docker), "process", "fake"])

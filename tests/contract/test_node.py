@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
+from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import CommandFailedError, DeadlineError, NodeUnreachableError, OrchError
@@ -67,25 +67,14 @@ def test_a_command_need_not_read_its_stdin(node: Node) -> None:
     assert node.run(["true"], stdin=(b"x" * MIB for _ in range(20))).exit_code == 0
 
 
-def test_a_talk_with_a_program(node: Node) -> None:
-    """Each piece of stdin is sent at once, and what the program answers comes while it runs."""
-    pieces: SimpleQueue[bytes | None] = SimpleQueue()
-    answers = node.stream(["sh", "-c", 'while read -r word; do echo "got $word"; done'], stdin=iter(pieces.get, None))
-    for number in range(3):
-        pieces.put(f"{number}\n".encode())
-        assert next(answers) == f"got {number}\n".encode()
-    pieces.put(None)
-    assert list(answers) == []
-
-
-def test_the_end_of_a_talk_ends_the_program(node: Node) -> None:
-    pieces: SimpleQueue[bytes | None] = SimpleQueue()
-    answers = node.stream(["sh", "-c", "echo begun; cat", "talk-83621"], stdin=iter(pieces.get, None))
-    assert next(answers) == b"begun\n"
-    answers.close()  # type: ignore[attr-defined]  # a generator
-    pieces.put(None)
+def test_closing_a_stream_ends_the_command(node: Node) -> None:
+    if isinstance(node, FakeNode):
+        pytest.skip("its commands have ended before their output comes")
+    chunks = node.stream(["yes", "closed-83621"])
+    assert next(chunks).startswith(b"closed-83621\n")
+    chunks.close()  # type: ignore[attr-defined]  # a generator
     for _ in range(50):
-        if node.run(["pgrep", "-f", "^sh -c echo begun; cat talk-[8]3621"]).exit_code:
+        if node.run(["pgrep", "-f", "^yes closed-[8]3621"]).exit_code:
             return
         time.sleep(0.1)
     raise AssertionError("it still runs")

@@ -14,7 +14,8 @@ import pytest
 
 from contract.cost_model.choice import choose_sync
 from contract.cost_model.forecast import forecast
-from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone, decode_event
+from contract.event_lines import decode_event
+from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone
 from contract.log_lines import split_rank
 from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch

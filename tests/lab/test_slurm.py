@@ -64,7 +64,7 @@ def test_the_losses_are_those_of_process_nodes(whole: Run, figure: Figure) -> No
     here = by(whole.orch, PROCESSES)
     done = here.launch("--data", DATA, "--name", "here", "--", *GPT2, "--max-steps", str(STEPS), nodes=str(len(NODES)))
     assert done.code == 0, done.out + done.err
-    found = re.search(r"run (\S+) done", done.err)
+    found = re.search(r"run (\S+) succeeded", done.err)
     assert found, done.err
     on_slurm, on_processes = losses(whole.orch, whole.id), losses(here, found[1])
     assert list(on_slurm) == list(range(1, STEPS + 1))
@@ -111,5 +111,5 @@ def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
 def test_what_slurm_has_forgotten_is_known(whole: Run) -> None:
     until(lambda: not on("login", "squeue", "-h", "-t", "all", "-j", whole.job, check=False), "the job's oblivion", 60)
     assert whole.state() == "succeeded"
-    assert "is done, nothing failed" in whole.orch("why", whole.id).out
+    assert "has succeeded" in whole.orch("why", whole.id).out
     assert len(losses(whole.orch, whole.id)) == STEPS

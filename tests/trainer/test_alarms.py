@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.alarms import CASES, run_all
+from benchmarks.alarm_cases import CASES
+from benchmarks.alarms import run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

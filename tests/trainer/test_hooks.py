@@ -22,7 +22,8 @@ import orch_hooks
 from contract import environment
 from contract.checkpoint import FOLDER, decode_manifest
 from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
-from contract.events import CheckpointWritten, StepDone, TrainingResumed, decode_event
+from contract.event_lines import decode_event
+from contract.events import CheckpointWritten, StepDone, TrainingResumed
 from orch_hooks import functions
 from orch_hooks.callbacks import LightningMethods, TransformersMethods
 from tests.trainer.conftest import ROOT

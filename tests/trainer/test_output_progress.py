@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from contract.events import OutputProgress, decode_event, encode_event
+from contract.event_lines import decode_event, encode_event
+from contract.events import OutputProgress
 from trainer.agent.output_progress import EVERY_S, LINES_PER_S, OutputReader, totals_of
 
 

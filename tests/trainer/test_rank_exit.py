@@ -103,7 +103,7 @@ def test_a_good_end() -> None:
 
 
 def test_a_trainers_own_word_counts_most() -> None:
-    event = '@orch {"event": "failed", "rank": 3, "class": "configuration", "error": "ConfigurationError"'
+    event = '@orch {"event": "failed", "rank": 3, "owner": "configuration", "error": "ConfigurationError"'
     found = end(f'[rank3]: {event}, "message": "no data", "frame": "feed.py:7 in take"}}', *summary(3, 3))
     assert (found.outcome, found.rank, found.reason) == ("configuration", 3, "ConfigurationError: no data")
     assert found.frame == "feed.py:7 in take"

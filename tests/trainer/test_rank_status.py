@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -160,6 +161,10 @@ def test_the_process_of_a_rank_is_read_from_the_kernel(tmp_path: Path) -> None:
         assert found[4].age_s is None
         assert found[4].stood_s == 0
         assert found[5].sleeps or not Path(f"/proc/{os.getpid()}/wchan").read_text().strip("0")
+        slept = found[5].sleeps
+        ranks[1].send_signal(signal.SIGSTOP)  # as any signal, it interrupts the sleep
+        os.waitpid(ranks[1].pid, os.WUNTRACED)
+        assert {one.rank: one.sleeps for one in reader.read(0)}[5] is slept
     finally:
         for rank in ranks:
             rank.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.events import RankPosition
+from contract.event_values import RankPosition
 from contract.rank_signs import RankSigns
 from trainer.agent import heartbeat, rank_status, stacks
 from trainer.agent.ranks import frozen, with_stacks

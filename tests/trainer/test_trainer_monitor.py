@@ -12,7 +12,8 @@ import psutil
 import pynvml
 import pytest
 
-from contract.events import ResourcesSampled, decode_event, encode_event
+from contract.event_lines import decode_event, encode_event
+from contract.events import ResourcesSampled
 from contract.resources import GpuUsage, ResourceUsage
 from tests.trainer.conftest import Call
 from trainer import resources

@@ -11,9 +11,9 @@ from typing import Any
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
 from orchestrator.plan.recovery import Update

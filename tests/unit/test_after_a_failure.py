@@ -12,7 +12,7 @@ from tests.unit.conftest import THREE, Orch
 
 MISSING = "[rank0]: python: can't open file '/workspace/code/trian.py': [Errno 2] No such file or directory"
 NO_MODULE = "[rank0]: ModuleNotFoundError: No module named 'einops'"
-CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040")
+CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040", verified=True)
 
 
 @pytest.mark.parametrize("says", [MISSING, NO_MODULE], ids=["no script", "no module"])
@@ -49,8 +49,8 @@ def test_a_gpu_that_failed_is_resumed_as_it_was(orch: Orch) -> None:
 
 def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     """Also by the supervisors' verdict, whose reason is the line itself."""
-    over = {"class": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
-    here = lan.lan(*THREE, says=(MISSING, lan.event("over", **over, reason=MISSING[9:])), ends_with=3)
+    over = {"outcome": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
+    here = lan.lan(*THREE, says=(MISSING, lan.event("finished", **over, reason=MISSING[9:])), ends_with=3)
     assert orch("launch", "--no-supervise", "--name", "x", on=here).code == 1
     told = orch("why", on=here).out
     assert "the container on alpha has no file /workspace/code/trian.py" in told

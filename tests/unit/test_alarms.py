@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.alarm_cases import CASES, Case, faults_of
 from benchmarks.alarm_signs import messages, read
-from benchmarks.alarms import CASES, Case, faults_of
 from contract import liveness, liveness_watch
 from tests.each_case import failures_of
 
@@ -36,8 +36,8 @@ def _is_right(case: Case) -> None:
 
 
 RULES: tuple[tuple[str, str, str], ...] = (
-    ("hang_stopped", "if held := [one for one in part if is_held(one, limits.note_s)]:", "if held := []:"),
-    ("hang_share", "if held := [one for one in part if is_held(one, limits.note_s)]:", "if held := []:"),
+    ("hang_stopped", "if held := [one for one in part if is_held(one, limits.held_s)]:", "if held := []:"),
+    ("hang_share", "if held := [one for one in part if is_held(one, limits.held_s)]:", "if held := []:"),
     ("hang_never_joins", "(decision := _not_joined(part, still_s))", "(decision := None)"),
     ("hang_unnoticed_exit", "if gone:", "if False:"),
     ("hang_two_groups", "if _differ(part):", "if False:"),

@@ -13,12 +13,14 @@ from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import follow_attempt
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import follow
+from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.state.phase import Phase
 from tests import lan
 from tests.lan import event
 
@@ -44,13 +46,13 @@ def watch(here: lan.Lan) -> Watched:
     record = RunRecord(plan.run_id)
     containers = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
-    outcome = follow_attempt(containers, plan, record, on=heard.append, clock=lambda: next(clock))
+    outcome = follow_attempt(containers, plan, FollowedRun(record), on=heard.append, clock=lambda: next(clock))
     return Watched(here, outcome, heard, record)
 
 
 def test_all_succeed() -> None:
     run = watch(lan.lan(*THREE, says=("[rank0]: hello", event("step", step=3, loss=1.5), event("done", step=3))))
-    assert (run.outcome.state, run.outcome.failure, run.outcome.stopped) == (State.SUCCEEDED, None, False)
+    assert (run.outcome.phase, run.outcome.failure) == (Phase.SUCCEEDED, None)
     assert run.outcome.last_event is not None
     assert run.outcome.last_event.kind == "done"
     assert run.record.outcome() == ("succeeded", "")
@@ -67,7 +69,7 @@ def test_the_first_failure_stops_the_rest_and_is_named() -> None:
     run = watch(here)
 
     failure = run.outcome.failure
-    assert run.outcome.state is State.FAILED
+    assert run.outcome.phase is Phase.FAILED
     assert failure is not None
     assert (failure.node, failure.rank, failure.exit_code, failure.reason) == ("beta", 1, 3, "exit code 3")
     assert failure.lines == ("loading", "no such file: Data/manifest.json")
@@ -91,7 +93,7 @@ def test_a_stopped_run_has_not_failed() -> None:
     for name in THREE[1:]:
         here.add(name, says=(event("stopped", rank=1, step=7),), ends_with=1)
     run = watch(here)
-    assert (run.outcome.state, run.outcome.stopped, run.outcome.failure) == (State.SUCCEEDED, True, None)
+    assert (run.outcome.phase, run.outcome.failure) == (Phase.STOPPED, None)
     assert run.record.outcome() == ("stopped", "")
     assert not any("stop" in run.calls(name) for name in THREE)
 
@@ -147,8 +149,8 @@ def test_out_of_memory() -> None:
     plan = lan.plan(THREE)
     containers = launch(here.nodes, plan)
     here.nodes["beta"].engine.finish(containers[1].id, 137, oom_killed=True)
-    clock = map(float, count(step=10))
-    failure = follow_attempt(containers, plan, RunRecord("r"), clock=lambda: next(clock)).failure
+    clock, followed = map(float, count(step=10)), FollowedRun(RunRecord(plan.run_id))
+    failure = follow_attempt(containers, plan, followed, clock=lambda: next(clock)).failure
     assert failure is not None
     assert (failure.node, failure.reason) == ("beta", "out of memory: the container reached its limit")
 

@@ -107,7 +107,7 @@ def test_an_exception_of_its_own_is_shown_whole(path: Path) -> None:
 
 def test_each_epoch_tells_its_own_losses() -> None:
     lost = ranks_lines("Traceback (most recent call last):", "  f", "RuntimeError: Connection closed by peer")
-    epoch = ranks_lines('@orch {"event": "epoch", "epoch": 2}', rank=None)
+    epoch = ranks_lines('@orch {"event": "generation", "generation": 2}', rank=None)
     line = "lost another rank: Connection closed by peer"
     assert shown((*lost, *lost, *epoch, *lost)) == [line, epoch[0].text, line]
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from contract.events import StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import StepDone
 from orchestrator.cli.web import logs as web_logs
 from orchestrator.cli.web.actions import KEPT, PageActions
 from orchestrator.cli.web.address import web_address

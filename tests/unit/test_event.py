@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from contract.cost_model.forecast import read_forecast
 from contract.cost_model.measurement import read_measurement
+from contract.event_lines import decode_event, encode_event, kind_of
+from contract.event_values import INT_LIMIT, RankPosition
 from contract.events import (
-    INT_LIMIT,
     Event,
-    Finished,
-    GenerationStarted,
-    RankFailed,
-    RankPosition,
-    Restarting,
     StepDone,
     UnknownEvent,
-    WaitingForNodes,
-    decode_event,
-    encode_event,
-    kind_of,
 )
 from contract.log_lines import EVENT_MARK, split_rank
 from contract.resources import GpuUsage, ResourceUsage
@@ -100,23 +92,6 @@ def test_values_arrive_as_sent(values: dict[str, int | str]) -> None:
     event = decode_event(EVENT_MARK + json.dumps({"event": "step", **values}))
     assert event is not None
     assert event.values() == values
-
-
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        ({"event": "epoch", "node": "beta", "epoch": 2}, GenerationStarted(node="beta", generation=2)),
-        (
-            {"event": "again", "epoch": 1, "class": "infrastructure", "rank": 3, "restarts_left": 2},
-            Restarting(generation=1, outcome="infrastructure", rank=3, restarts_left=2),
-        ),
-        ({"event": "over", "class": "done"}, Finished(outcome="done")),
-        ({"event": "waiting", "for": ["beta"], "seconds": 9}, WaitingForNodes(nodes=("beta",), seconds=9)),
-        ({"event": "failed", "class": "user", "error": "KeyError"}, RankFailed(owner="user", error="KeyError")),
-    ],
-)
-def test_names_of_earlier_versions_are_read(line: dict[str, object], event: object) -> None:
-    assert decode_event(EVENT_MARK + json.dumps(line)) == event
 
 
 @pytest.mark.parametrize("cls", Event.kinds.values(), ids=lambda cls: cls.kind)

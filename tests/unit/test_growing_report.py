@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contract.events import StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import StepDone
 from orchestrator.fleet.runs.event_index import EventCursor
 from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.kept_lines import as_json

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checks.hang import liveness_reports, rank_places, rank_waited_for
-from orchestrator.checks.postmortem import Evidence, write_postmortem
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import why_data, why_lines
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.postmortem import Evidence, state_of, write_postmortem
+from orchestrator.state.rank_places import liveness_reports, rank_places, rank_waited_for
+from orchestrator.state.run_state import RunState
 from tests import lan
 from tests.unit.conftest import THREE
 
@@ -41,6 +42,10 @@ def decided(second: int, rule: str = "idle", text: str = IDLE, node: str = "alph
     return reported(second, node, "liveness", **{**usual, **more})
 
 
+def state(*lines: RunLine) -> RunState:
+    return state_of(Evidence(run_id="r1", plan=lan.plan(THREE)), lines)
+
+
 def test_the_newest_position_of_each_rank_counts_and_keeps_its_stack() -> None:
     lines = (
         sampled(1, "alpha", line="train.py:1 in main", step=7, cpu=0.5),
@@ -48,38 +53,37 @@ def test_the_newest_position_of_each_rank_counts_and_keeps_its_stack() -> None:
         stacks(3, "beta", *IN_LOAD, line="user.py:42 in load", step=1204, cpu=0.0),
         sampled(4, "beta", line="user.py:42 in load", step=1204, cpu=0.98),
     )
-    alpha, beta = rank_places(lines)
+    alpha, beta = rank_places(state(*lines))
     assert alpha.text == "rank 0 alpha  train.py:1 main  step 7  50 % CPU"
     assert beta.text == "rank 1 beta  user.py:42 load  step 1,204  98 % CPU"
     assert beta.at == "/workspace/code/user.py:42 in load"
-    assert [place.rank for place in rank_places((*lines, reported(5, "beta", "generation")))] == [0]
-    assert [place.rank for place in rank_places(lines, until=lan.moment(1))] == [0]
+    assert [place.rank for place in rank_places(state(*lines, reported(5, "beta", "generation")))] == [0]
 
 
 def test_a_decision_counts_until_it_is_taken_back_and_only_rank_0s_agent_makes_it() -> None:
     apart = decided(2, "apart", "each rank trains its own model: 127 optimizer steps, nothing exchanged")
     lines = (decided(1), apart)
-    assert [one.rule for one in liveness_reports(lines)] == ["idle", "apart"]
-    assert [one.rule for one in liveness_reports((*lines, decided(3, "")))] == ["apart"]
-    assert liveness_reports((*lines, reported(3, "alpha", "generation"))) == ()
-    assert liveness_reports([decided(1, node="beta")]) == ()
-    assert [one.rule for one in liveness_reports(lines, until=lan.moment(1))] == ["idle"]
+    assert [one.rule for one in liveness_reports(state(*lines))] == ["idle", "apart"]
+    assert [one.rule for one in liveness_reports(state(*lines, decided(3, "")))] == ["apart"]
+    assert liveness_reports(state(*lines, reported(3, "alpha", "generation"))) == ()
+    assert liveness_reports(state(decided(1, node="beta"))) == ()
 
 
 def test_the_rank_that_the_others_waited_for_is_named_with_its_line() -> None:
-    lines = (decided(1), stacks(2, "beta", *IN_LOAD))
-    found = rank_waited_for(liveness_reports(lines), rank_places(lines))
+    known = state(decided(1), stacks(2, "beta", *IN_LOAD))
+    found = rank_waited_for(liveness_reports(known), rank_places(known))
     assert found is not None
     assert (found[0].node, found[0].at) == ("beta", "/workspace/code/user.py:42 in load")
     assert found[1] == ("stuck for 61 s, at /workspace/code/user.py:42 in load; ranks 0, 2 are waiting for it")
-    assert rank_waited_for(liveness_reports([decided(1, "network", "all ranks …", ranks=[0, 1, 2])]), ()) is None
+    all_wait = state(decided(1, "network", "all ranks …", ranks=[0, 1, 2]))
+    assert rank_waited_for(liveness_reports(all_wait), ()) is None
 
 
 @pytest.mark.parametrize("ranks_", [None, "x", [1], [{"rank": "a"}], [{"rank": 1, "frames": 3, "step": "x"}]])
 def test_what_only_looks_like_such_an_event_breaks_nothing(ranks_: object) -> None:
-    found = rank_places([reported(1, "alpha", "stacks", ranks=ranks_)])
+    found = rank_places(state(reported(1, "alpha", "stacks", ranks=ranks_)))
     assert all(place.frames == () for place in found)
-    assert liveness_reports([reported(1, "alpha", "liveness", rule=ranks_, ranks=ranks_)]) == ()
+    assert liveness_reports(state(reported(1, "alpha", "liveness", rule=ranks_, ranks=ranks_))) == ()
 
 
 def story_of(*lines: RunLine, **more: Any) -> Any:
@@ -117,9 +121,9 @@ def test_a_healthy_script_of_which_rank_0_alone_prints_is_not_accused() -> None:
 
 def test_a_frozen_rank_keeps_its_cause_and_its_place() -> None:
     why = "frozen: local rank 0 sent no heartbeat for 61 s, nor did it answer (it is stopped)"
-    over = {"class": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": why}
+    over = {"outcome": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": why}
     stopped = decided(1, "stopped", "rank 2 on gamma is stopped (SIGSTOP)", ranks=[2], nodes=["gamma"])
-    story = story_of(stopped, stacks(1, "gamma", state="T"), reported(5, "alpha", "over", **over))
+    story = story_of(stopped, stacks(1, "gamma", state="T"), reported(5, "alpha", "finished", **over))
     assert story.failure.cause.id == "node.frozen"
     assert why in "\n".join(why_lines(story))
     assert story.liveness == ("! rank 2 on gamma is stopped (SIGSTOP)",)

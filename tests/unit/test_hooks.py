@@ -13,16 +13,19 @@ import jsonschema
 import pytest
 
 from orchestrator.checks.failure import Failure
+from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import LOG, LONGEST, OUTPUT_BYTES, Hooks, as_variable, run_hook
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
+from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import HookSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_schema import inventory_schema
-from orchestrator.specs.run import State
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunLine
+from orchestrator.state.phase import Phase
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch, detached
 
@@ -47,15 +50,18 @@ def fresh(folder: Path, **spec: object) -> Hooks:
     if record.plan() is None:
         record.save_plan(plan)
     said = HookSpec.model_validate({"ended": SAY, "failed": SAY, "node_lost": SAY, **spec})
-    return Hooks(spec=said, plan=plan, record=record, folder=folder, timeout_s=20.0)
+    followed = FollowedRun(record)
+    nodes = [FakeNode(part.node) for part in plan.nodes]
+    followed.begin(plan, [RunningContainer(node=node, node_rank=0, id="c") for node in nodes])
+    return Hooks(spec=said, plan=plan, followed=followed, folder=folder, timeout_s=20.0)
 
 
 def lost(node: str = "beta", reason: str = "no answer in 5 s") -> Update:
     return NodeLost(node=node, node_rank=1, error=NodeUnreachableError(reason, node=node))
 
 
-DONE = RunOutcome(state=State.SUCCEEDED)
-FAILED = RunOutcome(state=State.FAILED, failure=Failure(node="beta", rank=1, exit_code=1, reason=HOSTILE, lines=()))
+DONE = RunOutcome(phase=Phase.SUCCEEDED)
+FAILED = RunOutcome(phase=Phase.FAILED, failure=Failure(node="beta", rank=1, exit_code=1, reason=HOSTILE, lines=()))
 
 
 def test_values_reach_the_command_as_printable_variables_and_nothing_of_them_is_executed(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_the_next_attempt_ends_on_its_own(hooks: Hooks, tmp_path: Path) -> None:
     hooks.results(wait=True)
     hooks.record.save_plan(replace(hooks.plan, attempt=1))
     resumed = fresh(tmp_path)
-    resumed.end(replace(DONE, stopped=True))
+    resumed.end(replace(DONE, phase=Phase.STOPPED))
     resumed.results(wait=True)
     assert [(event, state) for event, _, state, _, _ in happened(tmp_path)] == [
         ("ended", "succeeded"), ("ended", "stopped"),
@@ -153,10 +159,10 @@ def test_each_loss_of_a_node_once(hooks: Hooks, tmp_path: Path) -> None:
 
 def test_the_loss_of_a_node_has_the_newest_step(tmp_path: Path) -> None:
     hooks = fresh(tmp_path, node_lost="echo step $ORCH_STEP, > step")
-    for step in (6, 7):
-        text = lan.event("step", step=step).partition(": ")[2]
-        hooks.hear(RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text))
-    hooks.hear(RunLine(time=lan.moment(8), node="alpha", node_rank=0, rank=0, text="no event"))
+    events = (lan.event("step", step=6), lan.event("step", step=7), lan.event("checkpoint", step=6, verified=True))
+    texts = [*(text.partition(": ")[2] for text in events), "no event"]
+    for number, text in enumerate(texts):
+        hooks.followed.take(RunLine(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=text))
     hooks.hear(lost())
     assert [result.problem for result in hooks.results(wait=True)] == [""]
     assert (tmp_path / "step").read_text() == "step 7,\n"

@@ -12,7 +12,7 @@ from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J\x9b2J tok"
-WRONG = {"class": "user", "node": "beta", "rank": 1, "exit_code": 1}
+WRONG = {"outcome": "user", "node": "beta", "rank": 1, "exit_code": 1}
 
 
 def agent(kind: str, **values: object) -> str:
@@ -38,13 +38,13 @@ SAYS = (
     event("failed", error="\ud800", message=ESCAPES, frame=7),
     agent("stalled", nodes=7, seconds=3),
     agent("stalled", nodes=[ESCAPES], seconds=3),
-    agent("waiting", **{"for": 7, "seconds": 3}),
+    agent("waiting", nodes=7, seconds=3),
     agent("stacks", seconds="x", ranks=[{"rank": "x", "frames": 7, "step": []}, 7]),
     agent("liveness", rule="idle", text=ESCAPES, ranks=[1], nodes=[ESCAPES], fix=ESCAPES, seconds="x"),
     agent("stacks", seconds=90, ranks=[{"rank": 1, "frames": [ESCAPES], "state": ESCAPES}]),
-    agent("again", **{**WRONG, "restarts_left": "x", "rank": []}),
-    agent("over", **{**WRONG, "exit_code": 1e400, "rank": 1e30}),
-    agent("over", **{**WRONG, "reason": ESCAPES + "\nrun done"}),
+    agent("restarting", **{**WRONG, "restarts_left": "x", "rank": []}),
+    agent("finished", **{**WRONG, "exit_code": 1e400, "rank": 1e30}),
+    agent("finished", **{**WRONG, "reason": ESCAPES + "\nrun done"}),
     "[rank" + "9" * 5000 + "]: hi",
     "[rank0]: " + ESCAPES + " [bold red]x[/bold red] [/nope]",
     event("done", step="x" * 100_000),

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract.events import (
-    Event,
-    GenerationStarted,
-    LivenessReported,
-    OutputProgress,
-    RankFailed,
-    Restarting,
-    StepDone,
-    encode_event,
-)
+from contract.event_lines import encode_event
+from contract.events import Event, GenerationStarted, LivenessReported, OutputProgress, RankFailed, Restarting, StepDone
 from contract.resources import ResourceUsage
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine

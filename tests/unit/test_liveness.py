@@ -9,7 +9,7 @@ from typing import Any
 from contract.liveness import LivenessDecision, LivenessHistory, LivenessLimits, TrainingSoFar, decide, is_frozen
 from contract.liveness_watch import LivenessWatch, ProgressAgain
 from contract.rank_signs import RankSigns
-from contract.rank_words import position_line, ranks
+from contract.rank_words import position_line, ranks, together_line, work_line
 from tests.each_case import failures_of
 
 NAMES = ("alpha", "beta", "gamma")
@@ -239,9 +239,9 @@ def test_a_status_of_a_moment_before_proves_nothing() -> None:
     """Rank 1 was stopped before its collective completed: its numbers and its line are old."""
     behind = waits(1, groups={"0": (155, 154)}, state="T", age_s=30.0, stood_s=25.0)
     assert said([waits(0), behind], 30) is None
-    blocked = idle(1, state="D", age_s=61.0, stood_s=55.0)
-    assert said([waits(0), blocked], 61) is None
-    decision = said([waits(0), replace(blocked, stood_s=60.0)], 66)
+    blocked = idle(1, state="D", age_s=41.0, stood_s=35.0)
+    assert said([waits(0), blocked], 41) is None
+    decision = said([waits(0), replace(blocked, stood_s=40.0)], 46)
     assert decision
     assert decision.rule == "blocked"
     assert said([waits(0, age_s=11.0), waits(1, groups={"0": (157, 155)})], 31) is None
@@ -378,6 +378,8 @@ def test_words() -> None:
         "rank 1 beta  train.py:88 evaluate  step 1,204  98 % CPU"
     )
     assert position_line(0, "alpha") == "rank 0 alpha  position unknown"
+    assert (work_line(1204, 3.1234), work_line(7, None)) == ("1,204 optimizer steps · 3.12/s", "7 optimizer steps")
+    assert together_line(1.0) == "together: 1.0 collectives per step"
     assert [ranks(numbers) for numbers in ([3], [2, 0], [4, 0, 2, 1])] == ["rank 3", "ranks 0, 2", "ranks 0-2, 4"]
 
 

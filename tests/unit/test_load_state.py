@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from contract.events import ResourcesSampled, encode_event
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.fleet.runs.find_runs import find_runs, running_containers
 from orchestrator.fleet.runs.launch import launch

@@ -10,7 +10,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from contract.events import StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import StepDone
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.cli.metrics import server
 from orchestrator.render.prometheus import LABEL_CHARS, MOST_GPUS, MOST_RUNS, exposition

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, LineRedrawn, OutputProgress, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, LineRedrawn, OutputProgress, StepDone
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
-from orchestrator.checks.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
 from orchestrator.render.run_summary import key_figures
 from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.state.journal import Journal
+from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
 from tests import lan
 from tests.each_case import failures_of
@@ -88,7 +90,7 @@ def test_status_shows_it_where_the_program_reports_nothing(orch: Orch) -> None:
     ran = orch("status", on=here)
     assert "epoch 3/10 · step 120/400" in ran.out
     assert "(read from its output)" in ran.out
-    assert "! loss is nan since step 300 (from its output)" in ran.err
+    assert "! the loss is NaN since step 300 (read from its output)" in ran.err
     assert json_data(orch("status", "--json", on=here).out)["output"]["epochs"] == 10
     orch("logs", run_id, on=here)
     ended = orch("status", run_id, on=lan.lan(*THREE))
@@ -132,21 +134,21 @@ def history(*lines: RunLine) -> RunHistory:
 
 def test_a_report_has_its_curve_and_words() -> None:
     events = [replace(PROGRESS, step=step, loss=9.0 - step / 100) for step in (100, 200, 300)]
-    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", outcome=None, forecast=None)
+    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", journal=Journal(), forecast=None)
     curve = report.curve("train", "loss")
     assert curve
     assert (curve.x, curve.y, curve.unit) == ((1300, 1400, 1500), (8, 7, 6), OUTPUT_UNIT)
     assert report.progress == "epoch 3/10 · step 300/400 · loss 6   (read from its output)"
     assert ("Progress", report.progress) in key_figures(report)
     own = history(line(PROGRESS), line(StepDone(step=5, loss=1.0), 1), line(PROGRESS, 2)).report(
-        "r", outcome=None, forecast=None
+        "r", journal=Journal(), forecast=None
     )
     assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
 
 
 def test_states_of_bars_do_not_displace_the_last_lines() -> None:
     states = [line(LineRedrawn(bar="", text=f"{n}%"), 1 + n / 1000) for n in range(3000)]
-    report = history(line("ValueError: no"), *states).report("r", outcome=None, forecast=None)
+    report = history(line("ValueError: no"), *states).report("r", journal=Journal(), forecast=None)
     assert [text for _, _, text in report.last_lines] == ["ValueError: no"]
 
 

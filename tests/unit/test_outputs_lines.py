@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.events import OutputsCopied, OutputsDiffer, OutputsEvent, OutputsMissing, encode_event
+from contract.event_lines import encode_event
+from contract.events import OutputsCopied, OutputsDiffer, OutputsEvent, OutputsMissing
 from orchestrator.render.outputs import file_size
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.run_events import RunLine

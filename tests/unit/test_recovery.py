@@ -106,17 +106,17 @@ def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
 
 
 def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
-    over = {"class": "user", "node": "gamma"}
-    story: Story = [(0, told("gamma", "over", **over)), (1, told("alpha", "over", **over)), *all_end(1, 2.0)]
+    over = {"outcome": "user", "node": "gamma"}
+    story: Story = [(0, told("gamma", "finished", **over)), (1, told("alpha", "finished", **over)), *all_end(1, 2.0)]
     assert outcome(story) == [(2.0, End())]
-    frozen: Story = [(0, told("gamma", "over", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
+    frozen: Story = [(0, told("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
     assert outcome(frozen) == [(LEAVE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
 def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
     story: Story = [
         (0, lost("gamma")),
-        (1, told("alpha", "over", **{"class": "done"})),
+        (1, told("alpha", "finished", outcome="done")),
         (2, ended("alpha", 0)),
         (3, ended("beta", 0)),
     ]
@@ -124,8 +124,10 @@ def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
 
 
 def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
-    again = told("alpha", "again", **{"class": "infrastructure", "node": "beta", "epoch": 2})
-    assert outcome([(0, again), (1, told("alpha", "epoch", epoch=2)), (50, rank("beta")), (900, Tick())]) == []
+    again = told("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
+    assert (
+        outcome([(0, again), (1, told("alpha", "generation", generation=2)), (50, rank("beta")), (900, Tick())]) == []
+    )
 
 
 # ── A container that was killed by hand ──────────────────────────────────────────────────────────────────────────────
@@ -155,7 +157,7 @@ def test_one_whose_memory_ran_out_is_not() -> None:
 
 
 def test_one_that_had_said_its_last_word_is_not() -> None:
-    story: Story = [(0, told("gamma", "over", **{"class": "stopped"})), (1, ended("gamma", 143)), (2, Tick())]
+    story: Story = [(0, told("gamma", "finished", outcome="stopped")), (1, ended("gamma", 143)), (2, Tick())]
     assert outcome(story) == []
 
 
@@ -186,7 +188,7 @@ def test_one_node_that_was_told_to_stop_is_started_again() -> None:
 
 
 def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, RunEvent]:
-    return now, told("alpha", "waiting", **{"for": list(names), "seconds": seconds})
+    return now, told("alpha", "waiting", nodes=list(names), seconds=seconds)
 
 
 def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
@@ -227,7 +229,7 @@ def test_who_is_waited_for_by_the_others_is_gone_though_the_supervisor_reaches_i
 
 def test_a_stall_counts_until_it_is_heard_again() -> None:
     stalled = told("alpha", "stalled", nodes=["gamma"], seconds=8)
-    heard = told("alpha", "heard", nodes=["gamma"])
+    heard = told("alpha", "recovered", nodes=["gamma"])
     assert outcome([(100, stalled), (150, heard), (400, Tick())]) == []
     assert outcome([(100, stalled), waiting(200, "gamma"), (212, Tick())]) == [
         (212, GiveUp(nodes=("gamma",), seconds=120))
@@ -235,11 +237,11 @@ def test_a_stall_counts_until_it_is_heard_again() -> None:
 
 
 def test_a_new_epoch_ends_all_waiting() -> None:
-    assert outcome([waiting(100, "gamma"), (150, told("alpha", "epoch", epoch=2)), (400, Tick())]) == []
+    assert outcome([waiting(100, "gamma"), (150, told("alpha", "generation", generation=2)), (400, Tick())]) == []
 
 
 def test_of_the_supervisors_only_rank_0s_knows_who_is_missing() -> None:
-    words = told("beta", "waiting", **{"for": ["alpha", "gamma"], "seconds": 500})
+    words = told("beta", "waiting", nodes=["alpha", "gamma"], seconds=500)
     assert outcome([(600, words), (900, Tick())]) == []
 
 
@@ -254,7 +256,7 @@ def test_who_waits_for_everybody_is_the_one_that_is_cut_off() -> None:
 
 @pytest.mark.parametrize("names", [None, "gamma", [7], ["delta"], {}])
 def test_words_that_make_no_sense_are_not_acted_on(names: object) -> None:
-    story: Story = [(0, told("alpha", "waiting", **{"for": names, "seconds": "long"})), (900, Tick())]
+    story: Story = [(0, told("alpha", "waiting", nodes=names, seconds="long")), (900, Tick())]
     assert outcome(story) == []
 
 
@@ -296,13 +298,13 @@ def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
 def test_not_at_one_that_was_not_verified_nor_while_all_ends() -> None:
     bad = replace(CHECKPOINT, text=CHECKPOINT.text.replace("true", "false"))
     assert outcome([(10, back("delta")), (20, bad)], MAY_SHRINK) == []
-    ending: Story = [(10, back("delta")), (19, told("alpha", "over", **{"class": "done"})), (20, CHECKPOINT)]
+    ending: Story = [(10, back("delta")), (19, told("alpha", "finished", outcome="done")), (20, CHECKPOINT)]
     assert outcome(ending, MAY_SHRINK) == []
 
 
 # ── Whatever happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-_KINDS = ("waiting", "stalled", "heard", "epoch", "again", "over", "stopped")
+_KINDS = ("waiting", "stalled", "recovered", "generation", "restarting", "finished", "stopped")
 _NODE = st.sampled_from(NAMES)
 _SOME = st.lists(st.sampled_from((*NAMES, "delta")), max_size=3)
 HAPPENINGS = st.one_of(
@@ -314,7 +316,7 @@ HAPPENINGS = st.one_of(
     st.builds(lambda name: ContainerRemoved(node=name, node_rank=NAMES.index(name)), _NODE),
     st.builds(ended, _NODE, st.sampled_from((0, 1, 3, 137, 143, 255)), oom=st.booleans()),
     st.builds(
-        lambda node, kind, names, seconds: told(node, kind, **{"for": names, "nodes": names, "seconds": seconds}),
+        lambda node, kind, names, seconds: told(node, kind, nodes=names, seconds=seconds),
         _NODE, st.sampled_from(_KINDS), _SOME, st.integers(0, 200),
     ),
 )  # fmt: skip

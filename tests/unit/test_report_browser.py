@@ -11,11 +11,14 @@ import pytest
 
 from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import SERIOUS, SIDEWAYS, chromium
-from contract.events import ResourcesSampled, encode_event
-from orchestrator.checks.run_history import RunHistory
-from orchestrator.checks.run_report import RunReport
+from contract.event_lines import encode_event
+from contract.events import ResourcesSampled
 from orchestrator.cli.web.report_file import report_html
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry
+from orchestrator.state.run_history import RunHistory
+from orchestrator.state.run_report import RunReport
 from tests import lan
 from tests.page_scene import step_event, usage
 
@@ -35,7 +38,7 @@ def report(run_id: str, *, steps: int, nodes: int) -> RunReport:
         for event in events:
             text = encode_event(event)
             history.add(RunLine(time=lan.moment(second), node=event.node, node_rank=0, rank=0, text=text))
-    return history.report(run_id, outcome=("succeeded", "") if steps else None, forecast=None)
+    return history.report(run_id, journal=Journal(end=EndEntry(state="succeeded") if steps else None), forecast=None)
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def test_watch_sees_a_run_to_its_end(orch: Orch) -> None:
     finish(here, 0)
     ran = orch("watch", run_id[:7], on=here)
     assert (ran.code, ran.out) == (0, "")
-    assert f"✓ run {run_id} done at step 3" in ran.err
+    assert f"✓ run {run_id} succeeded at step 3" in ran.err
     assert RunRecord(run_id).outcome() == ("succeeded", "")
 
 
@@ -282,7 +282,8 @@ def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(or
 
     del beta.failures["containers"], delta.failures["containers"]
     for command in ("status", "runs"):
-        assert f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}" in orch(command, on=here).err
+        told = f"the run has ended, but its container on beta runs\n  → orch stop {run_id}"
+        assert told in orch(command, on=here).err
     watched = orch("watch", run_id, on=here)
     assert (watched.code, f"run {run_id} was stopped" in watched.err) == (5, True)
     ended = orch(*ends, *((run_id,) if ends == ("stop",) else ()), on=here)

@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.log_lines import EVENT_MARK
-from orchestrator.checks.run_history import MOST_CURVES, MOST_MOMENTS, RunHistory
-from orchestrator.checks.run_report import RunReport
 from orchestrator.cli.web.report_file import report_html
 from orchestrator.cli.web.run_view import cause_view
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry
+from orchestrator.state.run_history import MOST_CURVES, MOST_MOMENTS, RunHistory
+from orchestrator.state.run_report import RunReport
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch
@@ -74,14 +76,18 @@ def whole_run() -> list[RunLine]:
     ]  # fmt: skip
 
 
+def recorded(outcome: tuple[str, str] | None) -> Journal:
+    return Journal(end=EndEntry(state=outcome[0], reason=outcome[1]) if outcome else None)
+
+
 def report_of(lines: list[RunLine], outcome: tuple[str, str] | None = ("succeeded", "")) -> RunReport:
     history = RunHistory(replace(lan.plan(), started_at=lan.moment(0)))
     for line in lines:
         history.add(line)
-    return history.report("r1", outcome=outcome, forecast=None)
+    return history.report("r1", journal=recorded(outcome), forecast=None)
 
 
-EMPTY = RunHistory().report("empty-1", outcome=None, forecast=None)
+EMPTY = RunHistory().report("empty-1", journal=Journal(), forecast=None)
 
 
 def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
@@ -98,7 +104,7 @@ def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
 
 def test_a_report_has_what_the_record_tells() -> None:
     made = report_of(whole_run())
-    assert (made.state, made.steps, made.final_step, made.sync, made.backend) == ("done", 15, 30, "int4", "gloo")
+    assert (made.state, made.steps, made.final_step, made.sync, made.backend) == ("succeeded", 15, 30, "int4", "gloo")
     loss = made.curve("train", "loss")
     assert loss is not None
     assert loss.x == tuple(range(1, 16))  # the steps after the restart replace those before it
@@ -136,7 +142,7 @@ def test_it_is_json() -> None:
 
 def test_secrets_of_the_launch_are_hidden() -> None:
     plan = lan.plan(environment={"HF_TOKEN": "hf_abcdefgh", "MODE": "fast"})
-    made = RunHistory(plan).report("r1", outcome=None, forecast=None)
+    made = RunHistory(plan).report("r1", journal=Journal(), forecast=None)
     assert "hf_abcdefgh" not in json.dumps(asdict(made))
     assert "fast" in next(one.value for one in made.options if one.name == "env")
 

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from contract.events import Event, GenerationStarted, RankStarted, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.event_values import RankPosition
+from contract.events import Event, GenerationStarted, RankStarted, ResourcesSampled, StepDone
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
 from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen
-from orchestrator.state.phase import phase_of
+from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
-from tests.run_streams import CASES, NAMES, RUN_ID, T0, Expected, Stream, begun, iso, trained
+from tests.run_streams import CASES, NAMES, RUN_ID, T0, USAGE, Expected, Stream, begun, iso, plain_script, trained
 from tests.unit.test_one_verdict import state_of
 
 Make = Callable[[], Stream]
@@ -129,6 +131,20 @@ def test_a_clock_that_is_set_back_leaves_ages_as_they_are() -> None:
         shown = progress_of(state, phase_of(state), T0 + 29.5)
         assert shown.age_s == pytest.approx(0.5, abs=1.1)
         assert shown.step == 29
+
+
+def test_a_script_that_reports_no_steps_has_optimizer_steps() -> None:
+    """Those of the lowest rank; of one whose steps are counted."""
+    s = plain_script()
+    for node, rank, step in (("beta", 1, 1204), ("gamma", 2, 1200)):
+        position = RankPosition(rank=rank, step=step, steps_per_s=3.1, collectives_per_step=1.0)
+        s.event(30, node, ResourcesSampled(usage=USAGE, positions=(position,)))
+    s.event(30, "alpha", ResourcesSampled(usage=USAGE, positions=(RankPosition(rank=0),)))
+    state = state_of(s.facts)
+    shown = progress_of(state, Phase.RUNNING, T0 + 31)
+    assert (shown.step, shown.optimizer_steps, shown.steps_per_s) == (None, 1204, 3.1)
+    assert progress_of(state, Phase.STOPPED, T0 + 31).steps_per_s is None
+    assert progress_of(state_of(trained().facts), Phase.RUNNING, T0 + 31).optimizer_steps is None
 
 
 def test_a_container_that_was_started_again_counts_generations_from_one() -> None:

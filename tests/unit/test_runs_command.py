@@ -53,7 +53,7 @@ def four() -> None:
     ("words", "expected"),
     [
         ("", "mine-4 mine-3 old-2 old-1"),
-        ("--state done", "old-2"),
+        ("--state succeeded", "old-2"),
         ("--state failed,lost", "mine-4 old-1"),
         ("--state failed --state stopped", "mine-3 old-1"),
         ("--user eva", "old-2"),
@@ -104,7 +104,7 @@ def test_a_table_has_the_newest_and_says_how_many_more(orch: Orch) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--state finished", "expected one of done, created, running"),
+        ("--state finished", "expected one of queued, launching, starting"),
         ("--since yesterday", "--since yesterday: expected 10m, 2h"),
         ("--until 9x", "--until 9x: expected"),
         ("--grep (", "not a regular expression"),
@@ -121,10 +121,11 @@ def test_conditions_that_cannot_be_understood(orch: Orch, words: str, says: str)
 # ── diff ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def say(record: RunRecord, *texts: str) -> None:
-    with record.open_log("alpha") as log:
+def say(record: RunRecord, *texts: str, node: str = "alpha") -> None:
+    rank = lan.NAMES.index(node)
+    with record.open_log(node) as log:
         for second, text in enumerate(texts):
-            log.write(as_json(RunLine(time=lan.moment(second), node="alpha", node_rank=0, rank=0, text=text)))
+            log.write(as_json(RunLine(time=lan.moment(second), node=node, node_rank=rank, rank=rank, text=text)))
 
 
 def happening(kind: str, **values: object) -> str:
@@ -134,17 +135,25 @@ def happening(kind: str, **values: object) -> str:
 def two(**changes: Any) -> tuple[RunRecord, RunRecord]:
     a = recorded("a-1", words="gpt2 --lr 1e-3")
     b = recorded("b-2", state="failed", reason="NaN", words="gpt2 --lr 1e-2", code_digest="", **changes)
-    say(a, "options: lr 0.001, seq-len 128 (small.yaml:3); all of them in /workspace/runs/a-1/options.yaml",
+    given = [["lr", "0.001", "command line"], ["seq-len", "128", "small.yaml:3"], ["seed", "1", "default"]]
+    say(a, happening("options", options=given),
         happening("started", torch="2.13.0", device="cpu"), happening("joined", samples_per_step=48),
         happening("step", step=1, loss=5.0, per_s=100.0, unit="tokens", final_step=4),
         happening("step", step=4, loss=2.0, per_s=120.0, unit="tokens", final_step=4),
         happening("evaluation", step=2, loss=2.5), happening("evaluation", step=4, loss=2.75),
         happening("checkpoint", step=4, verified=True))  # fmt: skip
-    say(b, "options: lr 0.01; all of them in /workspace/runs/b-2/options.yaml",
+    restart = (
+        happening("generation", generation=1),
+        happening("restarting", outcome="infrastructure", generation=1),
+        happening("generation", generation=2),
+    )
+    for node in ("beta", "gamma"):
+        say(b, *restart, node=node)
+    say(b, *restart, happening("options", options=[["lr", "0.01", "command line"], ["seed", "1", "default"]]),
         happening("started", torch="2.12.0", device="cpu"),
         happening("step", step=1, loss=6.0, per_s=90.0, unit="tokens", final_step=4),
-        happening("restarting", outcome="infrastructure"), happening("stalled", nodes=["beta"], seconds=4.0),
-        happening("failed", owner="user", cause="code.nan", error="ValueError"))  # fmt: skip
+        happening("stalled", nodes=["beta"], seconds=4.0),
+        happening("failed", owner="user", cause="code.assertion", error="ValueError"))  # fmt: skip
     return a, b
 
 
@@ -166,8 +175,8 @@ def test_two_runs_differ_in_what_was_launched_and_in_how_it_went(orch: Orch) -> 
     assert values["outcome", "final loss"] == (2.0, 6.0)
     assert values["outcome", "best validation loss"] == (2.5, None)
     assert values["outcome", "final validation loss"] == (2.75, None)
-    assert values["outcome", "tokens/s (median)"] == (110.0, 90.0)
-    assert values["outcome", "cause"] == (None, "code.nan")
+    assert values["outcome", "tokens/s (mean)"] == (110.0, 90.0)
+    assert values["outcome", "cause"] == (None, "code.assertion")
     assert values["outcome", "restarts of the ranks"] == values["outcome", "silences of beta"] == (None, 1)
     assert ("nodes", "alpha") not in values
     assert "s3cr3t" not in ran.out + orch("runs", "diff", "a-1", "b-2", "--all").out

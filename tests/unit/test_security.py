@@ -43,8 +43,6 @@ LISTENS = {
     "orchestrator/cli/metrics.py": "figures for Prometheus, while the command runs: on loopback unless --expose is "
     "given, reads requests and changes nothing",
     "orchestrator/cli/web/serving.py": "answers on the socket of the page",
-    "orchestrator/fleet/tensorboard.py": "the browser's way to TensorBoard: on loopback, while the command runs",
-    "orchestrator/nodes/board_program.py": "finds a free port on loopback of a container without a network",
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
     "nobody who does not know its word",
     "orchestrator/nodes/relay_program.py": "a copy to many nodes: on the node's own address, ends with its "

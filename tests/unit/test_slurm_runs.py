@@ -26,12 +26,10 @@ from orchestrator.nodes import fake_slurm, slurm
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
-from orchestrator.render.runs import half_stopped_line
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run import Member, Run, State
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.slurm_double import Cluster, around_sbatch, uni, until
@@ -46,12 +44,12 @@ def test_a_run_from_launch_to_end(uni: Cluster) -> None:
     assert "attempt 0 of run" in ran.err
     assert "hello of attempt 0 from c2: gpt2" in ran.out
     assert f"checkpoints  uni:{uni.workspace}" in ran.err
-    assert not re.search("orch (tensorboard|sample)", ran.err)
+    assert "orch sample" not in ran.err
     run = json_data(uni("runs", "--json").out)["runs"][0]
     assert (run["state"], run["nnodes"], run["master"]) == ("succeeded", 2, "c1")
     assert [member["node"] for member in run["members"]] == ["c1", "c2"]
     assert uni("wait", run["run_id"]).code == 0
-    assert "is done, nothing failed" in uni("why").out
+    assert "has succeeded" in uni("why").out
     kept = RunRecord(run["run_id"]).plan()
     assert kept
     assert (kept.cluster, [part.node for part in kept.nodes], kept.master_addr) == ("uni", ["c1", "c2"], "10.0.0.1")
@@ -119,12 +117,6 @@ def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned(
     with pytest.raises(PartialError) as raised:
         left.require_all()
     assert raised.value.hint == "once uni can be reached: orch stop r1"
-    run = Run(
-        run_id="r1", project="orch", attempt=0, user="ana", started_at="", nnodes=1, command="", master="c1",
-        members=(Member(node="c1", node_rank=0, state=State.RUNNING),),
-    )  # fmt: skip
-    assert half_stopped_line(run, on_cluster=True).endswith("not on c1\n  → orch stop r1")
-    assert half_stopped_line(run).endswith("or: orch clean")
 
 
 def test_a_slow_node(uni: Cluster) -> None:
@@ -531,3 +523,19 @@ def test_a_checkpoint_that_is_gone_is_not_started_from_the_beginning_unasked(uni
     assert ran.code == 4
     assert "--from-scratch" in ran.err
     assert not (uni.state / "2.json").exists()
+
+
+def test_event_files_of_a_run_of_a_cluster(uni: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert uni.launch().code == 0
+    run = json_data(uni("runs", "--json").out)["runs"][0]["run_id"]
+    board = uni.folder / "tensorboard"
+    board.write_text("#!/bin/sh\nexit 3\n")
+    board.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uni.folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = next(uni.workspace.rglob(f"runs/{run}"))
+    (folder / "events.out.tfevents.1").write_text("figures")
+    ran = uni("tensorboard", run)
+    assert (ran.code, "TensorBoard ended with exit code 3" in ran.err) == (1, True), ran.err
+    copied = tmp_path / "cache" / "orch" / "tensorboard" / run / "uni" / "events.out.tfevents.1"
+    assert copied.read_text() == "figures"

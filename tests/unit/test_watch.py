@@ -17,8 +17,8 @@ from orchestrator.plan.recovery import AddNodes, GiveUp, Replan, StartContainer,
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import State
 from orchestrator.specs.run_events import NodeBack, NodeLost, Replanned, RunLine, Tick
+from orchestrator.state.phase import Phase
 from tests import lan
 from tests.lan import event
 from tests.unit.scene import THREE, Scene
@@ -58,7 +58,7 @@ def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
     outcome = scene.watch(plan, containers, then)
     assert scene.told_of(StartContainer) == [StartContainer(node="gamma")]
     assert len([call for call in scene.engines["gamma"].calls if call[0] == "start"]) == starts + 1
-    assert (outcome.state, RunRecord(plan.run_id).outcome()) == (State.SUCCEEDED, ("succeeded", ""))
+    assert (outcome.phase, RunRecord(plan.run_id).outcome()) == (Phase.SUCCEEDED, ("succeeded", ""))
 
 
 def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
@@ -73,7 +73,7 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
             scene.finish()
 
     outcome = scene.watch(plan, containers, then)
-    assert (outcome.state, outcome.failure) == (State.SUCCEEDED, None)
+    assert (outcome.phase, outcome.failure) == (Phase.SUCCEEDED, None)
     texts = [said.text for said in RunRecord(plan.run_id).lines("gamma")]
     assert texts.count("here again") == 1
 
@@ -93,7 +93,7 @@ def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> Non
         if isinstance(told, RunLine) and told.text == "here still":
             scene.finish()
 
-    assert scene.watch(plan, containers, then).state is State.SUCCEEDED
+    assert scene.watch(plan, containers, then).phase is Phase.SUCCEEDED
 
 
 def test_a_node_that_stays_away_ends_a_run_that_needs_all(scene: Scene) -> None:
@@ -149,7 +149,7 @@ def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
     for anew in attempts:
         assert anew.command == ("gpt2", "--batch-size", "2", "--global-batch-size", "6")
         assert (anew.run_id, anew.min_nodes, anew.max_restarts) == (plan.run_id, 2, 2)
-    assert (outcome.state, outcome.then) == (State.SUCCEEDED, None)
+    assert (outcome.phase, outcome.then) == (Phase.SUCCEEDED, None)
     assert RunRecord(plan.run_id).plan() == again
     for engine in scene.engines.values():  # at most one container for each run and rank
         assert [facts.labels["orch.attempt"] for _, facts in engine.made.values()] == ["2"]
@@ -166,7 +166,7 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
     (moved,) = [told.plan for told in scene.told if isinstance(told, Replanned)]
     assert ([part.node for part in moved.nodes], moved.master) == (["gamma", "beta"], "gamma")
-    assert outcome.state is State.SUCCEEDED
+    assert outcome.phase is Phase.SUCCEEDED
     assert scene.brought[:2] == [
         "beta: checkpoint of step 60 not used: state.pt has changed since it was written (sha256 differs)",
         "gamma: resuming from step 40, intact on gamma",
@@ -203,7 +203,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
         stop_run(list(scene.nodes.values()), record, timeout_s=0)
 
     outcome = scene.watch(plan, containers, once(lambda told: isinstance(told, Tick), kill))
-    assert (outcome.stopped, outcome.failure) == (True, None)
+    assert (outcome.phase, outcome.failure) == (Phase.STOPPED, None)
     assert scene.told_of(StartContainer) == []
 
 
@@ -222,7 +222,7 @@ def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
         if isinstance(told, NodeBack):
             scene.finish()
 
-    assert scene.watch(plan, blind, then).state is State.SUCCEEDED
+    assert scene.watch(plan, blind, then).phase is Phase.SUCCEEDED
     (came,) = [told for told in scene.told if isinstance(told, NodeBack)]
     assert came.container == scene.container("beta")
 
@@ -231,7 +231,7 @@ def test_a_supervisor_that_died_between_two_attempts_leaves_it_to_the_next(scene
     plan, containers = scene.begin(min_nodes=2)
     RunRecord(plan.run_id).claim(plan, ("alpha", "beta"), "replan")
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[:2])))
-    assert outcome.state is State.SUCCEEDED
+    assert outcome.phase is Phase.SUCCEEDED
     assert RunRecord(plan.run_id).next() is None
 
 
@@ -240,15 +240,15 @@ def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:
     for engine in scene.engines.values():
         engine.pull()
     outcome = scene.watch(plan, containers, lambda _told: None)
-    assert (outcome.state, outcome.failure) == (State.LOST, None)
+    assert (outcome.phase, outcome.failure) == (Phase.LOST, None)
     assert scene.time.now >= 600
 
 
 def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
     plan, containers = scene.begin()
-    over = {"class": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
+    over = {"outcome": "user", "exit_code": 1, "reason": "ValueError: no", "frame": "train.py:3"}
     for rank, name in enumerate(THREE):
-        line = event("over", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
+        line = event("finished", **over).partition(": ")[2].replace('"rank": 0', '"rank": 2, "node": "gamma"')
         scene.engines[name].write(scene.container(name), lan.moment(rank), line)
     scene.engines["gamma"].write(scene.container("gamma"), lan.moment(9), "[rank2]: ValueError: no")
     scene.finish(1)

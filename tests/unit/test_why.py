@@ -12,13 +12,12 @@ from string import Formatter
 
 import pytest
 
-from contract.events import kind_of
+from contract.event_lines import kind_of
 from contract.failures.classify import SIGNATURES, Classified
 from contract.failures.signature import Signature
 from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.doctor import AREAS
-from orchestrator.checks.postmortem import Evidence, Postmortem, write_postmortem
 from orchestrator.cli import COMMANDS
 from orchestrator.fleet.runs.evidence import LAST_LINES, evidence_lines
 from orchestrator.fleet.runs.records import RunRecord
@@ -27,6 +26,9 @@ from orchestrator.render.why import why_lines
 from orchestrator.specs.finding_pages import all_pages
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry
+from orchestrator.state.postmortem import Evidence, Postmortem, write_postmortem
 from tests import lan
 from tests.each_case import failures_of
 from tests.json_output import json_data
@@ -61,7 +63,7 @@ def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[s
             plan=lan.plan(THREE),
             lines=lines,
             containers=dict.fromkeys(THREE, held) if running else {},
-            outcome=outcome,
+            journal=Journal(end=EndEntry(state=outcome[0], reason=outcome[1]) if outcome else None),
             now=tell_time(now),
         )
     )
@@ -166,12 +168,14 @@ def test_the_engine_and_the_kernel_are_asked(orch: Orch) -> None:
 
 # ── Supervisors ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-OVER = {"class": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": "ended by SIGKILL"}
+OVER = {"outcome": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9, "reason": "ended by SIGKILL"}
 
 
 def test_the_supervisors_verdict_decides_who_it_was() -> None:
     lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.13]:33515"
-    told = story(said(2, lost), said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER})}", None))
+    told = story(
+        said(2, lost), said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **OVER})}", None)
+    )
     assert told.failure is not None
     assert told.failure.cause is not None
     assert (told.failure.node, told.failure.rank, told.failure.exit_code) == ("gamma", 2, -9)
@@ -181,7 +185,9 @@ def test_the_supervisors_verdict_decides_who_it_was() -> None:
 @pytest.mark.parametrize("wording", ["sent no heartbeat", "gave no sign of life"])  # the second one: older agents
 def test_a_frozen_rank(wording: str) -> None:
     why = f"frozen: local rank 0 {wording} for 61 s"
-    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **OVER, 'reason': why})}", None))
+    told = story(
+        said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **OVER, 'reason': why})}", None)
+    )
     assert told.failure is not None
     assert told.failure.cause is not None
     assert (told.failure.reason, told.failure.cause.id) == (why, "node.frozen")
@@ -189,7 +195,7 @@ def test_a_frozen_rank(wording: str) -> None:
 
 def test_a_node_that_the_supervisors_lost() -> None:
     gone = {**OVER, "rank": None, "exit_code": None, "reason": "no word from it for 60 s"}
-    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'over', **gone})}", None))
+    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **gone})}", None))
     assert told.failure is not None
     assert told.failure.cause is not None
     assert (told.failure.node, told.failure.reason) == ("gamma", "no word from it for 60 s")
@@ -197,9 +203,10 @@ def test_a_node_that_the_supervisors_lost() -> None:
 
 
 def test_what_the_run_survived_is_told_once() -> None:
-    again = {"event": "again", "epoch": 1, **OVER, "restarts_left": 2}
+    again = {"event": "restarting", "generation": 1, **OVER, "restarts_left": 2}
     told = story(
         *(said(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
+        *(event(6, "generation", node=node, generation=2) for node in THREE),
         said(9, "step 30"),
         running=True,
         now=10,
@@ -210,23 +217,23 @@ def test_what_the_run_survived_is_told_once() -> None:
 
 def test_only_the_last_epoch_counts() -> None:
     old = (said(1, "Traceback (most recent call last):"), said(2, "ValueError: old"))
-    told = story(*old, event(3, "epoch", epoch=1), said(4, "step 1"), running=True, now=5)
+    told = story(*old, event(3, "generation", generation=1), said(4, "step 1"), running=True, now=5)
     assert told.failure is None
 
 
 @pytest.mark.parametrize("judged", ["user", "configuration", "infrastructure"])
 def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> None:
     reason = "TrainerError: No space left on device for the checkpoint of step 40"
-    last = event(4, "over", node="alpha", rank=0, exit_code=1, reason=reason, **{"class": judged})
+    last = event(4, "finished", node="alpha", rank=0, exit_code=1, reason=reason, outcome=judged)
     told = story(said(3, reason), last, outcome=("failed", ""))
     assert told.failure
     assert told.failure.cause
     assert (told.failure.cause.id, told.failure.cause.owner) == ("storage.full", "configuration")
 
 
-@pytest.mark.parametrize(("kind", "state"), [("done", "done"), ("stopped", "stopped")])
+@pytest.mark.parametrize(("kind", "state"), [("done", "succeeded"), ("stopped", "stopped")])
 def test_a_good_end(kind: str, state: str) -> None:
-    told = story(said(1, "Traceback (most recent call last):"), event(4, "over", **{"class": kind}))
+    told = story(said(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
     assert (told.state, told.failure) == (state, None)
 
 
@@ -256,14 +263,14 @@ def test_a_rank_of_the_trainer_that_has_not_begun() -> None:
 
 def test_supervisors_say_whom_they_wait_for() -> None:
     told = story(
-        event(1, "waiting", **{"for": ["gamma"], "seconds": 20}),
+        event(1, "waiting", nodes=["gamma"], seconds=20),
         event(2, "stalled", node="beta", nodes=["gamma"], seconds=8),
         running=True,
     )
     assert told.waits[:2] == (
-        "alpha has waited 20 s for gamma to come", "beta has heard nothing of gamma for 8 s",
+        "alpha has waited 21 s for gamma to come", "beta has heard nothing of gamma for 8 s",
     )  # fmt: skip
-    heard = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "heard", nodes=["gamma"]), running=True)
+    heard = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True)
     assert not any("heard nothing" in sentence for sentence in heard.waits)
 
 

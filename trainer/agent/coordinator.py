@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.events import (
-    RANK_LIMIT,
-    LivenessReported,
-    NodesEvent,
-    NodesRecovered,
-    NodesStalled,
-    OutputsEvent,
-    WaitingForNodes,
-)
+from contract.event_values import RANK_LIMIT
+from contract.events import LivenessReported, NodesEvent, NodesRecovered, NodesStalled, OutputsEvent, WaitingForNodes
 from contract.failures.owners import FINAL
 from contract.liveness import LivenessDecision, LivenessLimits
 from contract.liveness_watch import EXCHANGE_RULES, LivenessReport, LivenessWatch, ProgressAgain

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from contract.events import OutputsDiffer, OutputsEvent, OutputsMissing, encode_event
+from contract.event_lines import encode_event
+from contract.events import OutputsDiffer, OutputsEvent, OutputsMissing
 from contract.result_files import FileDifferences, ResultFile, ResultFiles, compare, within_limit
 from contract.result_paths import shown
 

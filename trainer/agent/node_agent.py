@@ -9,17 +9,16 @@ from dataclasses import asdict, replace
 from types import FrameType
 from typing import IO
 
+from contract.event_lines import decode_event, encode_event
+from contract.event_values import RankPosition
 from contract.events import (
     AgentEvent,
     CheckpointWritten,
     Finished,
     GenerationStarted,
     OutputsCopied,
-    RankPosition,
     ResourcesSampled,
     Restarting,
-    decode_event,
-    encode_event,
 )
 from contract.failures.owners import EXIT_CODES
 from contract.log_lines import EVENT_MARK, split_rank

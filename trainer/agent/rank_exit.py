@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from contract.events import RankFailed, decode_event
+from contract.event_lines import decode_event
+from contract.events import RankFailed
 from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, reason_of
 from contract.failures.owners import OUTCOMES, Outcome
 from contract.failures.torchrun import first_failure

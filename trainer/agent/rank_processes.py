@@ -27,6 +27,7 @@ class _Reading:
     """In files, and on connections that are read and written like files, as gloo does."""
     sent_bytes: int | None
     stood_s: float
+    sleeps: bool
 
 
 class RankProcesses:
@@ -72,9 +73,10 @@ class RankProcesses:
             io_bytes_s = (max(0, io_bytes - first.io_bytes) + max(0, sent)) / passed
             stands = (own.cpu_s - first.own_cpu_s) / passed < IDLE and not late
             stood_s = last.stood_s + now - last.at if stands else 0.0
+        sleeps = "nanosleep" in processes.proc_text(own.pid, "wchan")
         reading = _Reading(
             started=own.started, at=now, own_cpu_s=own.cpu_s, cpu_s=cpu_s, io_bytes=io_bytes, sent_bytes=sent_bytes,
-            stood_s=stood_s,
+            stood_s=stood_s, sleeps=sleeps,
         )  # fmt: skip
         self._before[own.pid] = (*(one for one in before if first and one.at >= first.at), reading)
         may_serve = not signs.optimizer_steps and cpu is not None and cpu < IDLE
@@ -85,7 +87,7 @@ class RankProcesses:
             io_bytes_s=io_bytes_s,
             sent_bytes=sent_bytes,
             state=own.state,
-            sleeps="nanosleep" in processes.proc_text(own.pid, "wchan"),
+            sleeps=sleeps or any(one.sleeps for one in before),  # a signal may interrupt it for a moment
             listens=may_serve and bool(sockets & connections.listening()),
         )
 

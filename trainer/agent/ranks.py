@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from contract import environment
-from contract.events import LineRedrawn, OutputProgress, RankPosition, StacksTaken, encode_event
+from contract.event_lines import encode_event
+from contract.event_values import RankPosition
+from contract.events import LineRedrawn, OutputProgress, StacksTaken
 from contract.liveness import is_frozen
 from contract.log_lines import rank_prefix
 from contract.rank_signs import RankSigns
@@ -29,6 +31,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.output_progress import OutputReader
 from trainer.agent.output_reader import OutputFigures
 from trainer.agent.rank_exit import RankExit, read_rank_exit
+from trainer.agent.rank_rates import RankRate, RankRates
 from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.redraws import Redraws, StreamPiece
 from trainer.agent.scratch_folder import ScratchFolder
@@ -80,6 +83,7 @@ class Ranks:
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
         """Signs of the newest look; the last ones of ranks that have ended well."""
+        self._rates = RankRates()
         self._write = write
         self._scratch = ScratchFolder()
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
@@ -143,6 +147,7 @@ class Ranks:
         try:
             if now - self._looked >= self._look_s:
                 self._looked, self.signs = now, self._signs_reader.read(self._lines)
+                self._rates.take(self.signs, now)
                 if self._frozen_one():
                     self.take_stacks()
             return self._answered(now) if self._request else None
@@ -156,8 +161,9 @@ class Ranks:
         self._request = self._request or StackRequest(self._scratch.path, time.monotonic())
 
     def positions(self) -> tuple[RankPosition, ...]:
-        """Where each rank was at the newest look."""
-        return tuple(_position(one) for one in self.signs)
+        """Where each rank was at the newest look, and its rates."""
+        signs, rates = self.signs, self._rates.by_rank  # of another thread
+        return tuple(_position(one, rates.get(one.rank, RankRate())) for one in signs)
 
     def _answered(self, now: float) -> StacksTaken | None:
         assert self._request  # noqa: S101  # called only after a request
@@ -303,11 +309,13 @@ def with_stacks(signs: Sequence[RankSigns], stacks: Sequence[Stack], first_rank:
     )
 
 
-def _position(one: RankSigns) -> RankPosition:
+def _position(one: RankSigns, rate: RankRate | None = None) -> RankPosition:
     step = one.step or one.optimizer_steps
     return RankPosition(
         rank=one.rank, line=one.line or None, cpu=None if one.cpu is None else round(one.cpu, 2), step=step or None,
         part=one.part or None, exchange=one.exchange or None, state=one.state or None,
+        steps_per_s=rate.steps_per_s if rate else None,
+        collectives_per_step=rate.collectives_per_step if rate else None,
     )  # fmt: skip
 
 

@@ -199,13 +199,15 @@ def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: Ho
     """Follow a job to its end and return the exit code. Ctrl-C leaves it running."""
     from orchestrator.cli.launching.supervise import tell_hooks
     from orchestrator.cli.launching.view import Screen, tell_end
+    from orchestrator.fleet.supervise.followed import FollowedRun
     from orchestrator.fleet.supervise.hooks import Hooks
     from orchestrator.fleet.supervise.rendezvous import Arrivals
     from orchestrator.plan.recovery import Update
 
     record = RunRecord(plan.run_id)
+    followed = FollowedRun(record)
     folder = mode.inventory.parent if mode.inventory else None
-    of_user = Hooks(spec=hooks, plan=plan, record=record, folder=folder or record.folder)
+    of_user = Hooks(spec=hooks, plan=plan, followed=followed, folder=folder or record.folder)
     screen = Screen(plan, quiet=mode.as_json, on_machines=False)
     show = screen.showing(Arrivals({}, plan, polls=False))
 
@@ -221,7 +223,7 @@ def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: Ho
     )
     try:
         with screen:
-            outcome = follow_job(carrier, plan, record, callbacks)
+            outcome = follow_job(carrier, plan, followed, callbacks)
     except KeyboardInterrupt:
         say(f"\nrun {plan.run_id} continues on {carrier.name} without you\n{_then(plan.run_id)}")
         return EXIT_INTERRUPTED

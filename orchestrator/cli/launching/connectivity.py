@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import typer
 
-from contract.events import ConnectivityTested, GroupJoined
+from contract.events import GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan
@@ -100,8 +100,9 @@ def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
     from orchestrator.cli.launching.view import tell_failure, without_result
     from orchestrator.render.links import connectivity_view
 
-    event = next((one for one in result.events if isinstance(one, ConnectivityTested)), None)
-    verdict = read_connectivity_result(event.others) if event and not result.outcome.failure else None
+    coordinator = result.state.coordinator
+    tested = coordinator.part.tested if coordinator else None
+    verdict = read_connectivity_result(tested.others) if tested and not result.outcome.failure else None
     failure, slow = result.outcome.failure, slow_links(verdict) if verdict else None
     data = {
         "run_id": plan.run_id,

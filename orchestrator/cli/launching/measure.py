@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 import typer
 
-from contract.events import NodesMeasured
 from orchestrator.cli.launching.checked_plan import check_and_plan
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.own_code import own_code
@@ -136,10 +135,11 @@ def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -
 
 
 def _measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
-    event = next((one for one in probe.events if isinstance(one, NodesMeasured)), None)
-    if event is None or probe.outcome.failure:
+    coordinator = probe.state.coordinator
+    measured = coordinator.part.measurement if coordinator else None
+    if measured is None or probe.outcome.failure:
         return None
-    nodes, measured = tuple(part.node for part in plan.nodes), event.measurement
+    nodes = tuple(part.node for part in plan.nodes)
     return SavedMeasurement(
         time=plan.started_at, project=plan.project, nodes=nodes, command=tuple(command), measured=measured
     )

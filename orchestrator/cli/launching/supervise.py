@@ -22,6 +22,7 @@ from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.one_supervisor import only_supervisor
@@ -33,8 +34,9 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, R
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run import Run, State
+from orchestrator.specs.run import Run
 from orchestrator.specs.secret import concealed
+from orchestrator.state.phase import Phase
 from orchestrator.store.run_names import matching
 
 LOOKS = 20
@@ -65,8 +67,9 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     from orchestrator.cli.report import progress_view
 
     record = RunRecord(run.plan.run_id)
+    followed = FollowedRun(record)
     folder = mode.inventory.parent if mode.inventory else Path()
-    hooks = Hooks(spec=run.hooks, plan=run.plan, record=record, folder=folder)
+    hooks = Hooks(spec=run.hooks, plan=run.plan, followed=followed, folder=folder)
 
     def hear(update: Update) -> None:
         run.hear(update)
@@ -75,7 +78,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
     notify = progress_view(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
     callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
-    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s)
+    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s, followed=followed)
     try:
         with only_supervisor(record, tries=run.looks), run.screen:
             outcome = supervise(how, run.plan, run.containers)
@@ -83,10 +86,10 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_supervisor(run.plan, mode)
         return EXIT_INTERRUPTED
-    if outcome.state is not State.LOST:
+    if outcome.phase is not Phase.LOST:
         hooks.end(outcome)
     tell_hooks(hooks.results(wait=True))
-    if outcome.state is State.LOST:
+    if outcome.phase is Phase.LOST:
         raise PartialError(
             f"no node of run {run.plan.run_id} answers; it may continue there",
             hint=f"when they do again: orch supervise {run.plan.run_id}",
@@ -175,8 +178,9 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
     _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
-        run = run_on_nodes(find_runs(everyone), wanted)
-        if lines := beside_the_record(run):
+        found = find_runs(everyone)
+        run = run_on_nodes(found, wanted)
+        if lines := beside_the_record(run, found):
             say(lines)
         resume = LaunchOptions(resume=run.run_id)
         plan = plan_to_continue(everyone, machines, resume, ask=not mode.as_json, attempt=run.attempt)

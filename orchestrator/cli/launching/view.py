@@ -23,8 +23,8 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.compare import compare, plan_facts
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.rendezvous import Arrivals
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script, launch_words
 from orchestrator.plan.model_use import ACTIONS
@@ -43,6 +43,7 @@ from orchestrator.render.why import headline, logs_command
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
+from orchestrator.state.phase import Phase
 
 REMIND_EVERY_S = 10.0
 BARS, BAR_S = 8, 10.0
@@ -308,7 +309,7 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
 
 def without_result(plan: Plan, outcome: RunOutcome) -> tuple[str, str]:
     """Why a temporary run that did not fail has no result, and the next step."""
-    if outcome.stopped and plan.cluster:
+    if outcome.phase is Phase.STOPPED and plan.cluster:
         limit = f"by scancel, for another job, or at its limit of {HELD_S // 60} minutes"
         return f"its job was stopped before, {limit}", f"orch logs {plan.run_id}"
     if plan.cluster:
@@ -342,7 +343,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     first = next((part for part in plan.nodes if forecast and forecast.led_by(part.node)), plan.nodes[0])
     folder, event = f"{plan.cluster or first.node}:{first.folder}/runs/{plan.run_id}", outcome.last_event
     step = f" at step {event.step}" if event and event.step is not None else ""
-    say(f"\n✓ run {plan.run_id} {'stopped' if outcome.stopped else 'done'}{step}")
+    say(f"\n✓ run {plan.run_id} {outcome.phase}{step}")
     if forecast:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     if not (outcome.checkpoint or (event and event.step)):  # no step, so no model: an own script may have other files
@@ -352,8 +353,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
-    curves = "" if plan.cluster else f"; its curves: orch tensorboard {plan.run_id}"
-    say(f"  → orch report {plan.run_id}   # one HTML file about it{curves}")
+    say(f"  → orch report {plan.run_id}   # one HTML file about it; its curves: orch tensorboard {plan.run_id}")
     if not plan.cluster and plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
         say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
 
@@ -362,7 +362,7 @@ def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
     """The end of a run for programs."""
     return {
         "run_id": plan.run_id,
-        "state": "stopped" if outcome.stopped else outcome.state.value,
+        "state": outcome.phase.value,
         "failure": outcome.failure and asdict(outcome.failure),
         "note": outcome.note or None,
         "forecast": outcome.forecast and asdict(outcome.forecast),

@@ -101,7 +101,7 @@ def listening_socket(address: WebAddress) -> socket.socket:
         listening.close()
         place = f"{address.host}:{address.port}"
         raise ConflictError(
-            f"{place} cannot be listened on: {error.strerror or error}", hint="another port: orch dashboard --port 0"
+            f"{place} cannot be listened on: {error.strerror or error}", hint="another port, any free one: --port 0"
         ) from None
     return listening
 

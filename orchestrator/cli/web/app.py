@@ -19,7 +19,6 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.checks.line_levels import LineLevel
-from orchestrator.checks.postmortem import write_postmortem
 from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.cli.web.actions import PageActions
 from orchestrator.cli.web.address import WebAddress
@@ -35,6 +34,7 @@ from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
+from orchestrator.state.postmortem import write_postmortem
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",

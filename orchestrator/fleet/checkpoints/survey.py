@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.plan.checkpoints import candidates
@@ -14,7 +15,7 @@ from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import ConfigError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
-from orchestrator.store.run_names import KnownRun, Purpose, resolve
+from orchestrator.store.run_names import KnownRun, Purpose, matching, resolve
 
 Places = Mapping[str, str]
 """The project's folder on each node, by its name; `~` is the home of the node's user."""
@@ -37,6 +38,15 @@ def places_in(specs: Sequence[NodeSpec | ClusterSpec], project: str) -> Places:
     """The project folders on these machines of the inventory, whether they took part in a run or not; of a cluster the
     one that its nodes share, on the login node."""
     return {spec.name: spec.folder if isinstance(spec, ClusterSpec) else spec.folder(project) for spec in specs}
+
+
+def places_for(specs: Sequence[NodeSpec | ClusterSpec], project: str, wanted: str) -> Places:
+    """The same, but where the run that `wanted` means was launched into other folders, by its plan on record, those:
+    `--engine process` has folders of its own. Empty: the run launched last."""
+    known = [one.run_id for one in known_records()]
+    meant = matching(wanted, known) if wanted else known[:1]
+    plan = RunRecord(meant[0]).plan() if meant else None
+    return {**places_in(specs, project), **(places_of(plan) if plan else {})}
 
 
 def run_with_checkpoints(held: Sequence[CheckpointCopy], wanted: str | None, purpose: Purpose = "look") -> str:

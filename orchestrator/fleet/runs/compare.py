@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import shlex
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from contract.events import (
-    CheckpointWritten,
-    Evaluated,
-    Event,
-    Finished,
-    GroupJoined,
-    LivenessReported,
-    NodesStalled,
-    RankFailed,
-    RankStarted,
-    Restarting,
-    StepDone,
-)
-from contract.log_lines import EVENT_MARK
-from orchestrator.checks.hang import timestamp
-from orchestrator.fleet.runs.progress import UNKNOWN_END
+from orchestrator.fleet.runs.load_state import recorded_state
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.report import report_of
 from orchestrator.plan.command import is_own_script
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import REDACTED, is_sensitive
+from orchestrator.state.faults import faults_of
+from orchestrator.state.run_history import LAUNCH
+from orchestrator.state.run_report import OptionUsed, RunReport
+from orchestrator.state.run_state import RunState
 
 Value = str | int | float | None
 Facts = Mapping[str, Mapping[str, Value]]
 """Values by section and name, in the order in which they are shown."""
 OUTCOME = "outcome"
-_OPTIONS = "options: "
-"""Beginning of the line in which the trainer names the options that were given."""
-_OPTION = re.compile(r"(?:^|, )([a-z][a-z0-9-]*) (.{0,2000}?)(?: \(([^()]{1,300})\))?(?=, [a-z][a-z0-9-]* |$)")
-_LONGEST = 20_000
-"""Characters of that line that are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,21 +54,19 @@ def compare(a: Facts, b: Facts) -> list[Compared]:
 
 def facts_of(record: RunRecord) -> dict[str, dict[str, Value]]:
     """Everything that the record says of a run. Of the values of sensitive variables nothing is known here."""
-    read = _Read()
-    for line in record.in_files():
-        read.add(line)
     plan = record.plan() or record.plan_from(0)
-    facts = plan_facts(plan, read.options) if plan else {}
-    forecast = record.forecast()
-    facts["versions"] = {f"{name} on {node}": value for (name, node), value in sorted(read.versions.items())}
-    if forecast:
+    report, state = report_of(record), recorded_state(record, time.time())
+    options = {one.name: _option(one) for one in report.options if one.origin != LAUNCH}
+    facts = plan_facts(plan, options) if plan else {}
+    facts["versions"] = dict(_versions(report))
+    if forecast := report.forecast:
         facts["forecast"] = {
             "sync method": forecast.sync,
             f"{forecast.unit}/s": round(forecast.chosen.per_s, 1),
             "nodes": ", ".join(forecast.chosen.nodes),
             "left out": ", ".join(one.node for one in forecast.left_out),
         }
-    facts[OUTCOME] = dict(_outcome(record, plan, read))
+    facts[OUTCOME] = dict(_outcome(report, state, plan))
     return facts
 
 
@@ -162,89 +143,44 @@ def _environment(plan: Plan) -> Iterator[tuple[str, Value]]:
         yield f"secret {name}", REDACTED
 
 
-class _Read:
-    """Values that the lines of a run hold, in one pass: a record may have millions."""
-
-    def __init__(self) -> None:
-        self.options: dict[str, str] = {}
-        self.versions: dict[tuple[str, str], str] = {}
-        self.steps: list[tuple[int, float | None, float | None]] = []
-        """Step, loss and units per second of each reported step."""
-        self.evaluated: list[tuple[int, float]] = []
-        self.unit = ""
-        self.final_step: int | None = None
-        self.checkpoint: int | None = None
-        self.last_time = ""
-        self.faults: dict[str, int] = {}
-        self.cause = ""
-        self.samples_per_step: int | None = None
-
-    def add(self, line: RunLine) -> None:
-        self.last_time = max(self.last_time, line.time)
-        if line.text.startswith(_OPTIONS):
-            given = line.text[len(_OPTIONS) : _LONGEST].partition("; all of them in ")[0]
-            found = _OPTION.findall(given)
-            self.options = {name: f"{value} ({origin})" if origin else value for name, value, origin in found}
-        elif line.text.startswith(EVENT_MARK) and line.event:
-            self._hear(line.event, line.node)
-
-    def _hear(self, event: Event, node: str) -> None:
-        match event:
-            case RankStarted():
-                for name in ("torch", "device", "precision", "backend"):
-                    if (value := getattr(event, name)) is not None:
-                        self.versions[name, node] = str(value)
-            case GroupJoined() if event.samples_per_step:
-                self.samples_per_step = event.samples_per_step
-            case StepDone() if event.step is not None:
-                self.steps.append((event.step, event.loss, event.per_s))
-                self.unit = event.unit or self.unit
-                self.final_step = event.final_step or self.final_step
-            case Evaluated() if event.step is not None and event.loss is not None:
-                self.evaluated.append((event.step, event.loss))
-            case CheckpointWritten() if event.verified and event.step is not None:
-                self.checkpoint = max(event.step, self.checkpoint or 0)
-            case Restarting():
-                self._count("restarts of the ranks")
-            case LivenessReported() if event.fault:
-                self._count("hangs")
-            case NodesStalled():
-                for name in event.nodes or ():
-                    self._count(f"silences of {name}")
-            case RankFailed() | Finished():
-                self.cause = event.cause or self.cause
-
-    def _count(self, what: str) -> None:
-        self.faults[what] = self.faults.get(what, 0) + 1
+def _option(option: OptionUsed) -> str:
+    """The value of an option, with the file or the variable that it is from."""
+    is_usual = option.origin == "command line" or option.origin.endswith("default")
+    return option.value if is_usual else f"{option.value} ({option.origin})"
 
 
-def _outcome(record: RunRecord, plan: Plan | None, read: _Read) -> Iterator[tuple[str, Value]]:
-    state, reason = record.outcome() or UNKNOWN_END
-    yield "state", state
-    yield "reason", reason or None
-    yield "cause", read.cause if state == "failed" and read.cause else None
+def _versions(report: RunReport) -> Iterator[tuple[str, Value]]:
+    for name in ("torch", "device", "precision"):
+        for machine in sorted(report.machines, key=lambda machine: machine.node):
+            if machine.torch and (value := getattr(machine, name)):
+                yield f"{name} on {machine.node}", value
+    yield "backend", report.backend or None
+
+
+def _outcome(report: RunReport, state: RunState, plan: Plan | None) -> Iterator[tuple[str, Value]]:
+    failure, leader = report.postmortem.failure, state.leader
+    checkpoint = leader.part.checkpoint if leader else None
+    yield "state", report.state
+    yield "reason", report.reason or None
+    yield "cause", failure.cause.id if failure and failure.cause else None
     yield "attempts", plan.attempt + 1 if plan else None
-    yield "step", max((step for step, _, _ in read.steps), default=None)
-    yield "of steps", read.final_step
-    yield "last checkpoint", read.checkpoint
-    losses = [(step, loss) for step, loss, _ in read.steps if loss is not None]
-    yield "final loss", max(losses)[1] if losses else None
-    yield "best loss", min(loss for _, loss in losses) if losses else None
-    yield "final validation loss", max(read.evaluated)[1] if read.evaluated else None
-    yield "best validation loss", min(loss for _, loss in read.evaluated) if read.evaluated else None
-    speeds = [per_s for _, _, per_s in read.steps if per_s is not None]
-    yield f"{read.unit or 'samples'}/s (median)", round(median(speeds), 1) if speeds else None
-    yield "samples per step", read.samples_per_step
-    seconds = timestamp(read.last_time) - timestamp(plan.started_at) if plan and read.last_time else 0.0
-    yield "seconds", round(seconds, 1) if seconds > 0 else None
-    yield from sorted(read.faults.items())
+    yield "step", report.steps
+    yield "of steps", report.final_step
+    yield "last checkpoint", checkpoint.step if checkpoint else None
+    for group, words in (("train", "loss"), ("validation", "validation loss")):
+        curve = report.curve(group, "loss")
+        yield f"final {words}", curve.last if curve else None
+        yield f"best {words}", min(curve.y) if curve else None
+    speed = report.measured_per_s
+    yield f"{report.unit or 'samples'}/s (mean)", None if speed is None else round(speed, 1)
+    yield "samples per step", state.samples_per_step
+    yield "seconds", round(report.seconds, 1) or None
+    yield from sorted(faults_of(state).items())
 
 
 def samples_per_step_of(record: RunRecord) -> int | None:
     """Samples of each step, as the ranks reported them last; None if they did not."""
-    joined = [line.event for line in record.in_files() if line.text.startswith(EVENT_MARK)]
-    sizes = [event.samples_per_step for event in joined if isinstance(event, GroupJoined) and event.samples_per_step]
-    return sizes[-1] if sizes else None
+    return recorded_state(record, time.time()).samples_per_step
 
 
 def as_data(rows: Iterable[Compared]) -> list[dict[str, Any]]:

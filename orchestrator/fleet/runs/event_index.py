@@ -11,7 +11,8 @@ from heapq import merge
 from pathlib import Path
 from threading import Lock
 
-from contract.events import Event, LineRedrawn, kind_in
+from contract.event_lines import kind_in
+from contract.events import Event, LineRedrawn
 from orchestrator.fleet.runs.index_file import IndexFile, transaction
 from orchestrator.fleet.runs.log_blocks import BLOCK_BYTES
 from orchestrator.fleet.runs.log_files import LogFile, log_files, parse_line

@@ -6,9 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from contract.events import is_redrawn
+from contract.event_lines import is_redrawn
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
@@ -18,6 +17,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
 
 TIMEOUT_S = 30.0
 LAST_LINES = 1000
@@ -46,12 +46,14 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
     return Evidence(
         run_id=source.run_id,
         plan=plan,
+        attempt=source.attempt,
+        asked=True,
         cluster=next((cluster_of(one.node) for one in source.containers), ""),
         lines=evidence_lines(source.record, plan),
         containers={o.item.node.name: o.result for o in containers if o.result},
         kernel={o.item.node.name: o.result for o in kernel if o.result},
         silent=tuple(source.unreachable),
-        outcome=source.record.outcome(),
+        journal=source.record.journal,
         now=clock(),
     )
 
@@ -93,4 +95,4 @@ def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine
 def recorded_evidence(record: RunRecord) -> Evidence:
     """Evidence of a run without its nodes."""
     plan = record.plan()
-    return Evidence(run_id=record.run_id, plan=plan, lines=evidence_lines(record, plan), outcome=record.outcome())
+    return Evidence(run_id=record.run_id, plan=plan, lines=evidence_lines(record, plan), journal=record.journal)

@@ -32,6 +32,8 @@ class LogSource:
     """Source of a run's log lines: its record and its containers."""
 
     record: RunRecord
+    attempt: int | None = None
+    """Attempt of `containers`."""
     containers: tuple[RunningContainer, ...] = ()
     earlier: tuple[RunningContainer, ...] = ()
     """Those of other attempts: their lines may not be on record yet."""
@@ -145,6 +147,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     up = any(member.state is State.RUNNING for member in run.members)
     return LogSource(
         record=record,
+        attempt=run.attempt,
         containers=running_containers(run, by_name),
         earlier=tuple(
             RunningContainer.of(by_name[member.node], member.node_rank, member.container)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from threading import Lock
 
-from orchestrator.checks.run_history import RunHistory
-from orchestrator.checks.run_report import RunReport
 from orchestrator.fleet.runs.event_index import EventCursor
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.run_history import RunHistory
+from orchestrator.state.run_report import RunReport
 
 AT_ONCE = 500
 """Events that are read between two moments at which another thread may ask for the report."""
@@ -21,7 +21,7 @@ def report_of(record: RunRecord) -> RunReport:
     for line in record.lines():
         history.add(line)
     notes = (f"plan: {record.unreadable}",) if record.unreadable else ()
-    return history.report(record.run_id, outcome=record.outcome(), forecast=record.forecast(), notes=notes)
+    return history.report(record.run_id, journal=record.journal, forecast=record.forecast(), notes=notes)
 
 
 class GrowingReport:
@@ -62,5 +62,5 @@ class GrowingReport:
         """The report of what has been read so far."""
         with self._lock:
             return self._history.report(
-                self._record.run_id, outcome=self._record.outcome(), forecast=self._record.forecast()
+                self._record.run_id, journal=self._record.journal, forecast=self._record.forecast()
             )

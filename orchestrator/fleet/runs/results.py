@@ -41,13 +41,15 @@ OURS = re.compile(
 # Constants. $1: the project's folder, which may begin with ~; $2: the run.
 _PLACE = 'case $1 in "~"*) cd -- "$HOME${1#"~"}/runs";; *) cd -- "$1/runs";; esac 2>/dev/null || exit 0\n'
 _RUNS = _PLACE + r"""find . -mindepth 1 -maxdepth 1 -type d -printf '%T@ %f\0'"""
-# P: the folder; F: each file with its size and time; O: files of code/ as old as the launch; ./: those launched with.
+# $3: a pattern for file names. P: the folder; F: each file with its size and time; if it is * also: O: files of code/
+# as old as the launch; ./: those launched with.
 _FILES = (
     _PLACE
     + r"""
 cd -- "$2" 2>/dev/null || exit 0
 printf 'P%s\0' "$(pwd -P)"
-find . -type f -printf 'F%s %T@ %P\0'
+find . -type f -name "$3" -printf 'F%s %T@ %P\0'
+[ "$3" = "*" ] || exit 0
 for list in code-*.list; do
   [ ! -f "$list" ] || { find code -type f ! -newer "$list" -printf 'O%p\0'; cat -- "$list"; }
 done
@@ -120,7 +122,7 @@ def find_results(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, 
     A file that several nodes have is taken from the first; other content of the same name is kept by node. Files that
     the run was launched with, and has not changed, are left out. ConfigError: nothing matches.
     """
-    listed = fan_out(nodes, lambda node: _listed(node, places[node.name], run_id), timeout_s=TRANSFER_TIMEOUT_S)
+    listed = fan_out(nodes, lambda node: files_of_run(node, places[node.name], run_id), timeout_s=TRANSFER_TIMEOUT_S)
     found = {outcome.item.name: outcome.result for outcome in listed if outcome.result}
     folders = {name: folder for name, (folder, _) in found.items() if folder}
     every = [file for _, files in found.values() for file in files]
@@ -166,18 +168,20 @@ def bring_results(nodes: Sequence[Node], results: Results, to: Path, notify: Not
     return Brought(folder=folder, moved=counter.moved, outcomes=outcomes)
 
 
-def _listed(node: Node, place: str, run_id: str) -> tuple[str, list[RunFile]]:
-    """The run's folder on the node, empty if there is none, and the files that the run wrote."""
+def files_of_run(node: Node, place: str, run_id: str, name: str = "*") -> tuple[str, list[RunFile]]:
+    """The run's folder on the node, empty if there is none, and the files that the run wrote, with names like this."""
     folder, files, old, launched = "", list[RunFile](), set[str](), set[str]()
-    for record in _records(node.stream(["sh", "-c", _FILES, "sh", place, run_id]), node.name):
+    for record in _records(node.stream(["sh", "-c", _FILES, "sh", place, run_id, name]), node.name):
         if record.startswith("P"):
             folder = record[1:]
         elif record.startswith("O"):
             old.add(record[1:])
         elif record.startswith("./"):
             launched.add(f"code/{record[2:]}")
-        elif (found := re.fullmatch(r"F([0-9]{1,16}) ([0-9]{1,12})\.[0-9]+ (.+)", record, re.DOTALL)) and _is_safe(
-            found[3]
+        elif (
+            (found := re.fullmatch(r"F([0-9]{1,16}) ([0-9]{1,12})\.[0-9]+ (.+)", record, re.DOTALL))
+            and _is_safe(found[3])
+            and fnmatchcase(found[3].rpartition("/")[2], name)
         ):
             files.append(RunFile(node=node.name, path=found[3], size=int(found[1]), mtime=int(found[2])))
     unchanged = old & launched

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
-from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome
 from orchestrator.fleet.supervise.follow import Follower, Pause
+from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.interface import Node
 from orchestrator.plan import recovery
 from orchestrator.plan.recovery import LAST, AttemptState, Decision, GiveUp, Policy, StartContainer, StopOthers, Update
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine
+from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent
 
 STOP_S = 4
 START_S = 30.0
@@ -48,30 +48,32 @@ class AttemptOptions:
 def follow_attempt(
     containers: Sequence[RunningContainer],
     plan: Plan,
-    record: RunRecord,
+    followed: FollowedRun,
     *,
     on: Callable[[Update], None] = lambda _update: None,
     clock: Callable[[], float] = time.monotonic,
     options: AttemptOptions | None = None,
 ) -> RunOutcome:
-    """Follow until all containers have ended. `on` receives every event and every decision.
+    """Follow until all containers have ended. `on` receives every event and every decision, after `followed`.
 
     The first final failure stops the other nodes: a rank without its peers hangs for 300 s.
     """
-    options = options or AttemptOptions()
+    options, record = options or AttemptOptions(), followed.record
+    followed.begin(plan, containers)
     record.veil = veil_of(plan)  # the plan on record lacks secret values
     patient = options.policy.node_timeout_s > 0
     follower = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
-    driver = AttemptDriver(containers, AttemptReport(plan=plan, record=record), follower)
+    driver = AttemptDriver(containers, plan, followed, follower)
     for container in containers:
         follower.add(container)
     for one in options.away:
         follower.look_out(one.node, one.ready, after_s=one.after_s)
     state = AttemptState(nodes=tuple(one.node.name for one in containers), policy=options.policy)
     for run_event in follower.run_events():
+        followed.take(run_event)
         on(run_event)
         driver.note(run_event)
-        if record.is_stopping():
+        if followed.state.journal.stop:
             state = recovery.request_stop(state)
         todo = [run_event]
         while todo:
@@ -80,29 +82,28 @@ def follow_attempt(
                 on(decision)
                 if isinstance(decision, LAST):
                     follower.close()
-                    return driver.leave(decision, stop_requested=state.stop_requested)
+                    return driver.leave(decision)
                 todo += driver.execute(decision)
-    return driver.leave(recovery.End(), stop_requested=state.stop_requested)
+    return driver.leave(recovery.End())
 
 
 class AttemptDriver:
-    """Executes decisions on the nodes, and collects what the nodes report."""
+    """Executes decisions on the nodes."""
 
-    def __init__(self, containers: Sequence[RunningContainer], report: AttemptReport, follower: Follower) -> None:
+    def __init__(
+        self, containers: Sequence[RunningContainer], plan: Plan, followed: FollowedRun, follower: Follower
+    ) -> None:
         self._containers = {one.node.name: one for one in containers}
-        self._report, self._follower = report, follower
+        self._plan, self._followed, self._follower = plan, followed, follower
+        self._ended: list[str] = []
+        """Nodes that have ended, or could not be stopped, in this order."""
 
     def note(self, run_event: RunEvent) -> None:
-        if isinstance(run_event, RunLine):
-            self._report.add_line(run_event)
-        elif isinstance(run_event, ContainerExited):
-            self._report.add_end(run_event)
-        elif isinstance(run_event, NodeLost):
-            self._report.lost[run_event.node] = run_event.error.message
-        elif isinstance(run_event, NodeBack):
-            self._report.lost.pop(run_event.node, None)
-            if run_event.container:
-                self._containers[run_event.node] = replace(self._containers[run_event.node], id=run_event.container)
+        if isinstance(run_event, ContainerExited):
+            self._end(run_event.node)
+        elif isinstance(run_event, NodeBack) and run_event.container:
+            self._containers[run_event.node] = replace(self._containers[run_event.node], id=run_event.container)
+            self._followed.note_running(run_event.node, run_event.container)
 
     def execute(self, decision: Decision) -> list[RunEvent]:
         """Execute a decision; return the events that follow."""
@@ -110,23 +111,31 @@ class AttemptDriver:
             container = self._containers[decision.node]
             # an error is found by its follower
             fan_out([container], lambda one: one.node.engine.start(one.id), timeout_s=START_S)
-            self._follower.add(container, since=self._report.record.last_time(container.node.name, container.id))
+            self._followed.note_running(decision.node, container.id)
+            self._follower.add(container, since=self._followed.record.last_time(decision.node, container.id))
         if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]
         return []
 
-    def leave(self, decision: Decision, *, stop_requested: bool) -> RunOutcome:
+    def leave(self, decision: Decision) -> RunOutcome:
         """End the following; stop a run that is given up on all nodes that answer."""
-        report = self._report
         if isinstance(decision, GiveUp):
-            self._stop([name for name in self._containers if name not in report.lost])
-        outcome = report.outcome(decision, stop_requested=stop_requested)
+            self._stop(self._answering())
+        outcome = outcome_of(self._followed.state, self._plan, decision, self._ended)
         if outcome.then is None:
-            here = [container for name, container in self._containers.items() if name not in report.lost]
+            here = [self._containers[name] for name in self._answering()]
             fan_out(here, lambda one: remove_secrets(one.node, one.secrets), timeout_s=STOP_S)
             with suppress(OSError):  # a full disk was reported when the lines did not fit
-                report.record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
+                record, failure = self._followed.record, outcome.failure
+                record.save_outcome(outcome.phase.value, failure.reason if failure else "")
         return outcome
+
+    def _answering(self) -> list[str]:
+        silent = {name for name, node in self._followed.state.nodes.items() if node.silent_since is not None}
+        return [name for name in self._containers if name not in silent]
+
+    def _end(self, name: str) -> None:
+        self._ended = [*(one for one in self._ended if one != name), name]  # the end of an earlier start does not count
 
     def _stop(self, names: Sequence[str]) -> list[NodeLost]:
         """Stop all at once: one node stopped alone leaves the others in torchrun's exit barrier.
@@ -137,6 +146,6 @@ class AttemptDriver:
         outcomes = fan_out(left, lambda one: one.node.engine.stop(one.id, STOP_S), timeout_s=STOP_S + 30)
         lost = [NodeLost(node=o.item.node.name, node_rank=o.item.node_rank, error=o.error) for o in outcomes if o.error]
         for one in lost:
-            self._report.lost[one.node] = one.error.message
-            self._report.add_end(one)
+            self._followed.take(one)
+            self._end(one.node)
         return lost

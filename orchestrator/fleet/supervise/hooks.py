@@ -18,16 +18,15 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from contract.events import ProgressEvent
 from orchestrator.fleet.fan_out import begin
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.state_files import open_private
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.inventory import HookCommand, HookSpec
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import State
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunLine
+from orchestrator.state.phase import phase_of
 
 TIMEOUT_S = 60.0
 """Longest time of a command; then it is killed, with all processes that it has started in its session."""
@@ -100,7 +99,7 @@ def outcome_variables(plan: Plan, outcome: RunOutcome) -> dict[str, object]:
     failure, event = outcome.failure, outcome.last_event
     return {
         "RUN": plan.run_id,
-        "STATE": outcome.word,
+        "STATE": outcome.phase.value,
         "REASON": failure.reason if failure else "",
         "NODE": failure.node if failure else "",
         "STEP": event.step if event else None,
@@ -114,27 +113,25 @@ class Hooks:
 
     spec: HookSpec
     plan: Plan
-    record: RunRecord
+    followed: FollowedRun
     folder: Path = field(default_factory=Path)
     """Folder that the commands run in: the inventory's."""
     timeout_s: float = TIMEOUT_S
     _running: list[Future[HookResult]] = field(default_factory=list)
     _away: set[str] = field(default_factory=set)
-    _step: int | None = None
-    """Newest step that the run has reported."""
 
     def __post_init__(self) -> None:
+        self.record = self.followed.record
         marks = self.record.journal.hooks
         self._away = {mark.removeprefix(NODE_LOST) for mark in marks if mark.startswith(NODE_LOST)}
 
     def hear(self, update: Update) -> None:
         """Take an event of the run."""
-        if isinstance(update, RunLine) and isinstance(update.event, ProgressEvent) and update.event.step is not None:
-            self._step = update.event.step
         if isinstance(update, NodeLost):
             if update.node not in self._away:
                 self._away.add(update.node)
-                values = {"STATE": State.RUNNING.value, "REASON": update.error.message, "NODE": update.node}
+                phase = phase_of(self.followed.state)
+                values = {"STATE": phase.value, "REASON": update.error.message, "NODE": update.node}
                 self._fire("node_lost", f"{NODE_LOST}{update.node}", values)
         elif isinstance(update, NodeBack | RunLine | ContainerExited) and update.node in self._away:
             self._away.discard(update.node)
@@ -157,7 +154,7 @@ class Hooks:
         command: HookCommand | None = getattr(self.spec, name)
         if command is None or not self._claim(mark):
             return
-        variables = {"COMMAND": shlex.join(self.plan.command), "STEP": self._step, **values,
+        variables = {"COMMAND": shlex.join(self.plan.command), "STEP": self.followed.step, **values,
                      "EVENT": name, "RUN": self.plan.run_id}  # fmt: skip
         self._running.append(begin(self._work(name, command, variables)))
 

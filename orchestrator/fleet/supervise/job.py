@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from orchestrator.fleet.connect import cluster_nodes
 from orchestrator.fleet.runs.bind import note_place
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_of
-from orchestrator.fleet.supervise.attempt_state import AttemptReport, RunOutcome
 from orchestrator.fleet.supervise.follow import Follower
+from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
 from orchestrator.nodes.slurm import SILENT_S, SlurmCarrier
 from orchestrator.plan.recovery import End, Update
 from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import ContainerExited, NodeLost, Replanned, RunLine
+from orchestrator.specs.run_events import ContainerExited, Replanned
 
 LOOK_EVERY_S = 2.0
 
@@ -41,20 +41,20 @@ class JobCallbacks:
 
 
 def follow_job(
-    carrier: SlurmCarrier, plan: Plan, record: RunRecord, callbacks: JobCallbacks, *, wait_s: float = math.inf
+    carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbacks: JobCallbacks, *, wait_s: float = math.inf
 ) -> RunOutcome:
     """Follow until the last attempt has ended, and record the outcome.
 
     PreflightError: the run was forgotten; DeadlineError: an attempt has waited longer than `wait_s` in the queue.
     With a finite `wait_s`, a cluster that is silent for `SILENT_S` while a job is waited for ends it with that error.
     """
+    record, done = followed.record, -1
     record.veil = veil_of(plan)
-    done = -1
     while True:
         attempt = _begun(carrier, plan, callbacks, after=done, wait_s=wait_s)
         plan = note_place(record, plan, attempt)
         callbacks.update(Replanned(plan=plan))
-        outcome = _follow_attempt(carrier, plan, attempt, record, callbacks)
+        outcome = _follow_attempt(carrier, plan, attempt, followed, callbacks)
         done = attempt.attempt
         newest = _known(carrier, plan, callbacks).newest(plan.run_id)
         if newest is None or newest.attempt <= done:
@@ -62,7 +62,7 @@ def follow_job(
                 with suppress(OrchError):
                     carrier.drop_secrets(plan.run_id)
             with suppress(OSError):  # a full disk was reported when the lines did not fit
-                record.save_outcome(outcome.word, outcome.failure.reason if outcome.failure else "")
+                record.save_outcome(outcome.phase.value, outcome.failure.reason if outcome.failure else "")
             return outcome
 
 
@@ -108,23 +108,20 @@ def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, patien
 
 
 def _follow_attempt(
-    carrier: SlurmCarrier, plan: Plan, attempt: CarriedAttempt, record: RunRecord, callbacks: JobCallbacks
+    carrier: SlurmCarrier, plan: Plan, attempt: CarriedAttempt, followed: FollowedRun, callbacks: JobCallbacks
 ) -> RunOutcome:
     nodes = {node.name: node for node in cluster_nodes(carrier, run=plan.run_id)}
-    follower = Follower(record, patient=True, from_record=True)
-    report = AttemptReport(plan=plan, record=record)
+    follower = Follower(followed.record, patient=True, from_record=True)
+    containers, ended = list[RunningContainer](), list[str]()
     for rank in range(attempt.nnodes):
         name = node_name(carrier.name, attempt, rank)
-        facts = attempt.container(rank)
-        container = RunningContainer.of(nodes[name], rank, facts)
-        follower.add(container, since=record.last_time(name, facts.id))
+        containers.append(RunningContainer.of(nodes[name], rank, attempt.container(rank)))
+    followed.begin(plan, containers)
+    for container in containers:
+        follower.add(container, since=followed.record.last_time(container.node.name, container.id))
     for run_event in follower.run_events():
+        followed.take(run_event)
         callbacks.update(run_event)
-        if isinstance(run_event, RunLine):
-            report.add_line(run_event)
-        elif isinstance(run_event, ContainerExited):
-            report.lost.pop(run_event.node, None)
-            report.add_end(run_event)
-        elif isinstance(run_event, NodeLost):
-            report.lost[run_event.node] = run_event.error.message
-    return report.outcome(End(), stop_requested=record.is_stopping())
+        if isinstance(run_event, ContainerExited):
+            ended.append(run_event.node)
+    return outcome_of(followed.state, plan, End(), ended)

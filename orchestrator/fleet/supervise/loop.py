@@ -19,17 +19,18 @@ from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
 from orchestrator.fleet.supervise.follow import Pause
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.plan.recovery import Policy, Replan, Update
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import State
 from orchestrator.specs.run_events import Replanned, RunLine
 from orchestrator.state.journal_entries import Why
+from orchestrator.state.phase import Phase
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""
@@ -67,6 +68,8 @@ class Supervision:
     rest: Callable[[float], object] = time.sleep
     """Waits between two tries to start the next attempt."""
     tick_s: float = 0.5
+    followed: FollowedRun | None = None
+    """State of the run, kept up to date for others; None: nothing else reads it."""
 
 
 class LatestOnly:
@@ -108,14 +111,15 @@ class LatestOnly:
 
 def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
-    record, copies, given_up = RunRecord(plan.run_id), LatestOnly(how.callbacks.failed), Counter[str](plan.away)
+    followed = how.followed or FollowedRun(RunRecord(plan.run_id))
+    record, copies, given_up = followed.record, LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if interrupted := record.next():  # an earlier supervisor ended between two attempts
         plan, containers = move(how, plan, NodesClaimed(claim=interrupted.claim))
     while True:
         outcome = follow_attempt(
             containers,
             plan,
-            record,
+            followed,
             on=_pass_on(how, plan, copies),
             clock=how.clock,
             options=_attempt_options(how, plan, given_up),
@@ -136,8 +140,8 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
             plan, containers = move(how, plan, claimed)
         except OrchError as error:
             failure = Failure(node=error.node or plan.master, rank=0, exit_code=None, reason=str(error), lines=())
-            record.save_outcome(State.FAILED.value, failure.reason)
-            return replace(outcome, state=State.FAILED, failure=failure, then=None)
+            record.save_outcome(Phase.FAILED.value, failure.reason)
+            return replace(outcome, phase=Phase.FAILED, failure=failure, then=None)
 
 
 def move(how: Supervision, plan: Plan, claimed: NodesClaimed) -> tuple[Plan, tuple[RunningContainer, ...]]:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from contract.events import Event
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import remove_run
 from orchestrator.fleet.runs.submit import Job, submit
 from orchestrator.fleet.supervise.attempt import follow_attempt
-from orchestrator.fleet.supervise.attempt_state import RunOutcome
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.recovery import Update
@@ -23,7 +23,8 @@ from orchestrator.plan.sbatch import run_folder
 from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import Replanned, RunEvent, RunLine
+from orchestrator.specs.run_events import RunEvent
+from orchestrator.state.run_state import RunState
 
 CLEAR_S = 15.0
 """Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""
@@ -34,8 +35,7 @@ class OneShotResult:
     """Outcome of a temporary run."""
 
     outcome: RunOutcome
-    events: tuple[Event, ...]
-    """The last event of each kind of rank 0."""
+    state: RunState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +53,24 @@ class OneShotCallbacks:
 
 
 def run_one_shot(
-    nodes: Mapping[str, Node], plan: Plan, request: LaunchRequest, callbacks: OneShotCallbacks
+    nodes: Mapping[str, Node],
+    plan: Plan,
+    request: LaunchRequest,
+    callbacks: OneShotCallbacks,
+    followed: FollowedRun | None = None,
 ) -> OneShotResult:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
     containers = launch(nodes, plan, fresh=request.folders, notify=callbacks.notify)
-    record, heard = RunRecord(plan.run_id), _Heard(callbacks.update)
+    followed = followed or FollowedRun(RunRecord(plan.run_id))
 
-    def hear(update: Update) -> None:
+    def pass_on(update: Update) -> None:
         if isinstance(update, RunEvent):  # a temporary run has no next attempt: decisions are ignored
-            heard.hear(update)
+            callbacks.update(update)
 
     try:
-        with _recorded(record):
-            return heard.result(follow_attempt(containers, plan, record, on=hear))
+        with _recorded(followed.record):
+            outcome = follow_attempt(containers, plan, followed, on=pass_on)
+            return OneShotResult(outcome=outcome, state=followed.state)
     finally:
         for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
             if cleared.error:
@@ -73,20 +78,26 @@ def run_one_shot(
 
 
 def run_one_shot_job(
-    job: Job, callbacks: OneShotCallbacks, *, waiting: Callable[[CarriedAttempt], None], wait_s: float
+    job: Job,
+    callbacks: OneShotCallbacks,
+    *,
+    waiting: Callable[[CarriedAttempt], None],
+    wait_s: float,
+    followed: FollowedRun | None = None,
 ) -> OneShotResult:
     """Submit the job, follow it to its end, and remove it from the cluster; the controller's record stays.
 
     `waiting`: receives each change of its place in the queue. DeadlineError: it has not started within `wait_s`.
     """
-    carrier, plan = job.carrier, job.plan
-    record, heard, number = RunRecord(plan.run_id), _Heard(callbacks.update), ""
-    follow = JobCallbacks(update=heard.hear, waiting=waiting, silent=callbacks.silent)
+    carrier, plan, number = job.carrier, job.plan, ""
+    followed = followed or FollowedRun(RunRecord(plan.run_id))
+    follow = JobCallbacks(update=callbacks.update, waiting=waiting, silent=callbacks.silent)
     carrier.claim(plan.run_id)
     try:
         number = submit(job, notify=callbacks.notify)
-        with _recorded(record):
-            return heard.result(follow_job(carrier, plan, record, follow, wait_s=wait_s))
+        with _recorded(followed.record):
+            outcome = follow_job(carrier, plan, followed, follow, wait_s=wait_s)
+            return OneShotResult(outcome=outcome, state=followed.state)
     finally:
         _clear(job, number, callbacks.left_behind)
 
@@ -104,24 +115,6 @@ def _clear(job: Job, number: str, left_behind: Callable[[OrchError], object]) ->
         left_behind(EngineError(text, node=carrier.name, hint=hint))
         if not isinstance(error, OrchError):
             raise
-
-
-class _Heard:
-    """Keeps the last event of each kind of rank 0, and passes everything on."""
-
-    def __init__(self, on: Callable[[Update], None]) -> None:
-        self._on, self._newest = on, dict[type[Event], Event]()
-
-    def hear(self, update: Update) -> None:
-        if isinstance(update, Replanned):  # another attempt: what an earlier one reported is no result
-            self._newest.clear()
-        event = update.event if isinstance(update, RunLine) else None
-        if event and event.rank == 0:
-            self._newest[type(event)] = event
-        self._on(update)
-
-    def result(self, outcome: RunOutcome) -> OneShotResult:
-        return OneShotResult(outcome=outcome, events=tuple(self._newest.values()))
 
 
 @contextmanager

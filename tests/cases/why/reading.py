@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contract.events import GenerationStarted, decode_event
+from contract.event_lines import decode_event
+from contract.events import GenerationStarted
 from contract.log_lines import split_rank
-from orchestrator.checks.postmortem import Evidence
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry
+from orchestrator.state.postmortem import Evidence
 
 LOGS = Path(__file__).parent / "logs"
 _RANK_FAILED = re.compile(r"^E\d{4} (?P<at>[\d:.]+) .*failed \(exitcode", re.MULTILINE)
@@ -65,7 +68,7 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
             lines=tuple(lines),
             containers=containers if with_nodes else {},
             kernel=kernel if with_nodes else {},
-            outcome=None if with_nodes else ("failed", "exit code 1"),
+            journal=Journal(end=None if with_nodes else EndEntry(state="failed", reason="exit code 1")),
         ),
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from contract.failures.classify import SIGNATURES
-from orchestrator.checks.postmortem import write_postmortem
 from orchestrator.render.why import why_lines
+from orchestrator.state.postmortem import write_postmortem
 from tests.cases.why.programs import programs
 from tests.cases.why.reading import cases, read_case
 

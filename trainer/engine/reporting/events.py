@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 import trainer
-from contract.events import Event, RankFailed, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, RankFailed
 from trainer.agent.rank_exit import classify_exception
 from trainer.config import RankInfo
 

@@ -27,23 +27,20 @@ from orchestrator.checks.failure import (
     EndedBadly,
     Failure,
     GenerationFailure,
-    generation_failures,
     is_consequence,
     root_cause,
 )
-from orchestrator.checks.hang import (
-    LastHeard,
-    RankPlace,
-    describe_waits,
-    last_heard,
-    liveness_reports,
-    rank_places,
-    rank_waited_for,
-    timestamp,
-)
+from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, timestamp
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.generation_failures import generation_failures
+from orchestrator.state.journal import Journal
+from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.rank_places import RankPlace, liveness_reports, rank_places, rank_waited_for, waits_of
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_state import RunState
 
 KEPT_LINES = 400
 """Number of lines kept of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
@@ -65,6 +62,10 @@ class Evidence:
     plan: Plan | None = None
     cluster: str = ""
     """Cluster that shows the run, also where no plan is known."""
+    journal: Journal = field(default_factory=Journal)
+    """Its record on this computer."""
+    attempt: int | None = None
+    """Attempt of its containers; None: the recorded one."""
     lines: tuple[RunLine, ...] = ()
     """Its `EVENTS`, and the last lines of each node and rank, in order of time."""
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
@@ -72,8 +73,8 @@ class Evidence:
     kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
-    outcome: tuple[str, str] | None = None
-    """State and reason, where this controller saw the end."""
+    asked: bool = False
+    """Whether nodes were asked for its containers."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
 
@@ -84,6 +85,12 @@ class Evidence:
             return ClusterJob.of(self.plan)
         return ClusterJob(cluster=self.cluster, nodes=max(1, len(self.containers)))
 
+    @property
+    def recorded_failure(self) -> str | None:
+        """Reason for the failure, where this computer saw one."""
+        end = self.journal.end
+        return end.reason if end and end.state == "failed" else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Postmortem:
@@ -91,7 +98,7 @@ class Postmortem:
 
     run_id: str
     state: str
-    """failed, stopped, done, running, queued, or unknown: its end was not seen."""
+    """Phase of the run."""
     failure: Failure | None = None
     at: str = ""
     """Time of the first sign of the failure."""
@@ -112,60 +119,99 @@ class Postmortem:
 
 def write_postmortem(evidence: Evidence) -> Postmortem:
     """The post-mortem of the newest attempt."""
-    if waits := _queue_reasons(evidence):
-        return Postmortem(run_id=evidence.run_id, state="queued", earlier=_survived(evidence), waits=waits)
-    lines = _newest_generation(_newest_attempt(evidence))
-    agreed = generation_failures(_newest_attempt(evidence))
-    over = next((one for one in agreed if not one.generation), None)
+    attempt = _newest_attempt(evidence)
+    state = state_of(evidence, attempt)
+    phase, lines = phase_of(state), _newest_generation(state, attempt)
+    if phase is Phase.QUEUED:
+        waits = _queue_reasons(evidence)
+        return Postmortem(run_id=evidence.run_id, state=phase.value, earlier=_survived(evidence), waits=waits)
+    over = next((one for one in generation_failures(attempt) if not one.generation), None)
     bad = _ended_badly(evidence, lines)
-    failure, state = None, _good_end(evidence, lines)
-    if not state:
-        failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id, job=evidence.job)
-        # The logs end as if nothing had happened: only this controller saw the failure.
-        unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
-        if failure is None or (unexplained and not over):
-            failure = _lost(evidence) or failure
-        running = any(container.state is State.RUNNING for container in evidence.containers.values())
-        state = "failed" if failure else "running" if running else "unknown"
+    failure = None if phase in (Phase.SUCCEEDED, Phase.STOPPED) else _failure(evidence, bad, over)
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
-    places, reports = rank_places(lines, until=first_sign), liveness_reports(lines, until=first_sign)
+    before = state_of(evidence, _without_end(attempt, first_sign))
+    places, reports = rank_places(before), liveness_reports(before)
     if failure and _was_waiting(failure):
         failure = _held_up(failure, reports, places, evidence) or failure
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
-    at = at or (over.time if over else "")
-    waited = state in ("running", "unknown") or (failure and _was_waiting(failure))
-    newest = max((timestamp(said.time) for said in lines), default=0.0)
-    heard = last_heard(lines, evidence.plan, max(newest, evidence.now if state == "running" else 0.0)) if waited else ()
+    at = (at or (over.time if over else "")) if failure else ""
+    waited = _was_waiting(failure) if failure else phase not in (Phase.SUCCEEDED, Phase.STOPPED)
+    now = max(_newest(lines), evidence.now if phase.is_active else 0.0)
+    heard = last_heard(lines, evidence.plan, now) if waited else ()
+    note = state.finished.note if state.finished and phase is Phase.SUCCEEDED else ""
     return Postmortem(
         run_id=evidence.run_id,
-        state=state,
+        state=phase.value,
         failure=failure,
-        at=at if failure else "",
-        after_s=max(0.0, timestamp(at) - timestamp(evidence.plan.started_at))
-        if failure and at and evidence.plan
-        else None,
+        at=at,
+        after_s=max(0.0, timestamp(at) - timestamp(evidence.plan.started_at)) if at and evidence.plan else None,
         consequences=tuple(_consequences([ended for _, ended in bad if failure and ended.node != failure.node])),
         earlier=_survived(evidence),
         heard=heard,
-        liveness=tuple(report.message for report in reports) if waited else _notes(lines) if state == "done" else (),
-        waits=describe_waits(lines, heard) if waited else (),
+        liveness=tuple(report.message for report in reports) if waited else (note,) if note else (),
+        waits=(*waits_of(before, heard, now), *collective_waits(lines, heard)) if waited else (),
         places=places if waited else (),
         silent=evidence.silent,
     )
 
 
-def _notes(lines: Sequence[RunLine]) -> tuple[str, ...]:
-    """Sentence of the coordinator about a run that ended well."""
-    notes = (said.event.note for said in lines if isinstance(said.event, Finished) and said.event.note)
-    return tuple(dict.fromkeys(notes))
+def state_of(evidence: Evidence, lines: Sequence[RunLine]) -> RunState:
+    """The state of the run, by these lines of its evidence."""
+    state, seen = RunState(run_id=evidence.run_id), max(_newest(lines), evidence.now)
+    apply(state, JournalRead(seen=seen, journal=evidence.journal, plan=evidence.plan))
+    if evidence.containers:
+        apply(state, RunSeen(seen=seen, run=_run(evidence), unreachable=evidence.silent))
+    elif evidence.asked:
+        apply(state, RunNotSeen(seen=seen, unreachable=evidence.silent))
+    for line in lines:
+        apply(state, LineRead(seen=seen, line=line))
+    return state
+
+
+def _run(evidence: Evidence) -> Run:
+    """The run as its containers show it."""
+    plan, shown, current = evidence.plan, evidence.containers, evidence.journal.current
+    planned = [part.node for part in plan.nodes] if plan else []
+    names = dict.fromkeys([*(planned if set(planned) & set(shown) else ()), *shown])
+    members = tuple(
+        Member(
+            node=name,
+            node_rank=rank,
+            state=shown[name].state if name in shown else State.LOST,
+            container=shown.get(name),
+            out_of_reach=name in evidence.silent,
+        )
+        for rank, name in enumerate(names)
+    )
+    recorded = current.number if current else plan.attempt if plan else 0
+    return Run(
+        run_id=evidence.run_id, project="", attempt=recorded if evidence.attempt is None else evidence.attempt, user="",
+        started_at="", nnodes=len(names), command="", master=next(iter(names)), members=members,
+    )  # fmt: skip
+
+
+def _newest(lines: Sequence[RunLine]) -> float:
+    return max((timestamp(line.time) for line in lines), default=0.0)
+
+
+def _without_end(lines: Sequence[RunLine], until: str) -> tuple[RunLine, ...]:
+    """Lines up to this time, without the reports of agents that the attempt is over: what was before it."""
+    return tuple(line for line in lines if not isinstance(line.event, Finished) and (not until or line.time <= until))
+
+
+def _failure(
+    evidence: Evidence, bad: Sequence[tuple[str, EndedBadly]], over: GenerationFailure | None
+) -> Failure | None:
+    """The failure by the lines or, where the logs end as if nothing had happened, the one that this computer saw."""
+    failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id, job=evidence.job)
+    unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
+    return (_lost(evidence) or failure) if failure is None or (unexplained and not over) else failure
 
 
 def _queue_reasons(evidence: Evidence) -> tuple[str, ...]:
-    """Sentences about a job that its scheduler has not started yet, or will start again; empty: it is in no queue."""
-    held = evidence.containers.values()
-    if not held or any(container.state is not State.QUEUED for container in held):
-        return ()
-    return tuple(dict.fromkeys(f"the scheduler's reason: {container.error or 'none'}" for container in held))
+    """Sentences about a job that its scheduler has not started yet, or will start again."""
+    reasons = (container.error or "none" for container in evidence.containers.values())
+    return tuple(dict.fromkeys(f"the scheduler's reason: {reason}" for reason in reasons))
 
 
 def _survived(evidence: Evidence) -> tuple[GenerationFailure, ...]:
@@ -184,32 +230,16 @@ def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
     return tuple(said for said in evidence.lines if timestamp(said.time) >= start)
 
 
-def _newest_generation(lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
+def _newest_generation(state: RunState, lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
     """Lines of each node since its supervisor last started torchrun."""
-    since: dict[str, int] = {}
-    for number, said in enumerate(lines):
-        if isinstance(said.event, GenerationStarted):
-            since[said.node] = number
-    return tuple(said for number, said in enumerate(lines) if number >= since.get(said.node, 0))
-
-
-def _good_end(evidence: Evidence, lines: Sequence[RunLine]) -> str:
-    """`stopped` or `done`, as the ranks report: torchrun exits 1 after a clean stop too."""
-    events = [said.event for said in lines if said.event]
-    ends = {event.outcome for event in events if isinstance(event, Finished)}
-    if "stopped" in ends or any(isinstance(event, TrainingStopped) for event in events):
-        return "stopped"
-    held = evidence.containers.values()
-    if "done" in ends or (held and all(container.state is State.SUCCEEDED for container in held)):
-        return "done"
-    state = evidence.outcome[0] if evidence.outcome else ""
-    return {"succeeded": "done", "stopped": "stopped"}.get(state, "")
+    since = {name: next(reversed(node.part.starts), "") for name, node in state.nodes.items()}
+    return tuple(line for line in lines if line.time >= since.get(line.node, ""))
 
 
 def _ended_badly(evidence: Evidence, lines: Sequence[RunLine]) -> list[tuple[str, EndedBadly]]:
     """Nodes that failed, by their first sign; if the run failed and no node has a sign, all that wrote a line."""
     found = list(_with_signs(evidence, lines, all_of_them=False))
-    if not found and evidence.outcome and evidence.outcome[0] == "failed":
+    if not found and evidence.recorded_failure is not None:
         everyone = list(_with_signs(evidence, lines, all_of_them=True))
         found = [(time, ended) for time, ended in everyone if is_consequence(ended)] or everyone
     return sorted(found, key=lambda pair: pair[0])
@@ -261,10 +291,10 @@ def _consequences(others: Sequence[EndedBadly]) -> Iterator[str]:
 
 def _lost(evidence: Evidence) -> Failure | None:
     """A failure that this controller saw, and no line reports."""
-    if not evidence.outcome or evidence.outcome[0] != "failed" or evidence.outcome[1].startswith("exit code"):
+    reason = evidence.recorded_failure
+    if reason is None or reason.startswith("exit code"):
         return None
-    node = next(iter(evidence.silent), "?")
-    return Failure(node=node, rank=-1, exit_code=None, reason=evidence.outcome[1], lines=())
+    return Failure(node=next(iter(evidence.silent), "?"), rank=-1, exit_code=None, reason=reason, lines=())
 
 
 def _was_waiting(failure: Failure) -> bool:

@@ -44,13 +44,15 @@ from contract.events import (
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import newest_output, output_place, output_words
-from orchestrator.checks.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
-from orchestrator.checks.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
+from orchestrator.checks.progress import with_figures
 from orchestrator.specs.curve import Curve, CurvePoints
 from orchestrator.specs.launch_options import RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
+from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 
 MOST_CURVES = 400
 """Curves of one run: a script can report figures of any number of names."""
@@ -62,6 +64,8 @@ LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
 OUTPUT_UNIT = "from its output"
 """In the place of a unit, of a figure that was read from the output."""
+LAUNCH = "launch"
+"""Origin of a setting of the launch, which is no option of the training."""
 _NO_FIGURES = {"epoch"}
 """Figures of a step that a curve over steps would repeat."""
 
@@ -144,9 +148,7 @@ class RunHistory:
             case _:
                 pass
         if isinstance(event, ProgressEvent) and event.step is not None:
-            known = self._progress
-            final = event.final_step or (known.final_step if known else None)
-            self._progress = dataclasses.replace(event, final_step=final)
+            self._progress = with_figures(event, self._progress) if self._progress else event
 
     def _output(self, event: OutputProgress) -> None:
         """Take progress from the output into account, while no event of the program itself reports any."""
@@ -196,11 +198,11 @@ class RunHistory:
         self._curves.setdefault(key, CurvePoints()).add(x, float(value))
 
     def report(
-        self, run_id: str, *, outcome: tuple[str, str] | None, forecast: Forecast | None, notes: Iterable[str] = ()
+        self, run_id: str, *, journal: Journal, forecast: Forecast | None, notes: Iterable[str] = ()
     ) -> RunReport:
-        """The report. `outcome`: state and reason, where this controller saw the end."""
+        """The report. `journal`: the record of the run."""
         plan, zero = self._plan, self._zero or 0.0
-        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), outcome=outcome)
+        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), journal=journal)
         story, forecast = write_postmortem(evidence), forecast or self._forecast
         curves = tuple(self._made_curves(zero))
         speed = next((one for one in curves if (one.group, one.name) == ("train", "per_s")), None)
@@ -212,7 +214,7 @@ class RunHistory:
             user=plan.user if plan else "",
             command=shlex.join(plan.command) if plan else "",
             state=story.state,
-            reason=outcome[1] if outcome else "",
+            reason=journal.end.reason if journal.end else "",
             begun_at=self._first_time or (plan.started_at if plan else ""),
             ended_at=self._last_time,
             seconds=max(0.0, end - zero) if end else 0.0,
@@ -434,7 +436,7 @@ def _settings(plan: Plan | None) -> Iterator[OptionUsed]:
         if plan and getattr(plan, each.name) != default:
             value = values.get(each.name)
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            yield OptionUsed(name=each.metadata["flag"].name.lstrip("-"), value=text, origin="launch")
+            yield OptionUsed(name=each.metadata["flag"].name.lstrip("-"), value=text, origin=LAUNCH)
 
 
 def _forecast_shares(forecast: Forecast | None) -> dict[str, float | None]:

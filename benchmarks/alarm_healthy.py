@@ -1,15 +1,12 @@
-"""Training scripts of a few lines, as users write them, for `benchmarks.alarms`: `torchrun … alarm_scripts.py NAME`.
+"""Healthy training scripts of a few lines, as users write them, that look idle, silent or odd from outside.
 
-Healthy ones that look idle, silent or odd from outside, and others that hang at a line marked `hangs`. Imports torch
-alone, as a script of a user's. `ALARMS_SCALE` shortens all times.
+`alarm_cases.script` makes one file of these and the others, which imports torch alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.server
-import inspect
 import os
 import select
 import signal
@@ -18,83 +15,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-SCALE = float(os.environ.get("ALARMS_SCALE", "1"))
-LONG_S, IDLE_S = 85.0 * SCALE, 150.0 * SCALE
-"""Longer than it takes until a rank that others wait for is reported; until a run in which no rank does anything is."""
-FOREVER_S = 36_000.0
-RANK = int(os.environ.get("RANK", "0"))
-
-
-def mark(name: str) -> None:
-    """Leave the time of this moment in the working folder, without a line of output."""
-    Path(f"{name}-{RANK}").touch()
-
-
-def for_seconds(seconds: float, pause_s: float = 0.1) -> Iterator[int]:
-    """Numbers of steps for about so long."""
-    for number in range(int(seconds / pause_s)):
-        yield number
-        time.sleep(pause_s)
-
-
-def compute(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        hashlib.sha256(bytes(1_000_000)).digest()
-
-
-# ── What most scripts have ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def joined() -> tuple[Any, Any]:
-    """torch and torch.distributed, in a process group."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mark("begins")
-    return torch, dist
-
-
-class Training:
-    """A model in DistributedDataParallel with its optimizer."""
-
-    def __init__(self, *, ddp: bool = True, kind: str = "SGD", group: bool = True) -> None:
-        if group:
-            self.torch, self.dist = joined()
-        else:
-            import torch
-
-            self.torch, self.dist = torch, None
-            torch.set_num_threads(1)
-            mark("begins")
-        nn = self.torch.nn
-        self.model: Any = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
-        if ddp:
-            self.model = nn.parallel.DistributedDataParallel(self.model)
-        self.optimizer: Any = getattr(self.torch.optim, kind)(self.model.parameters(), lr=1e-3)
-
-    def loss(self) -> Any:
-        samples = self.torch.randn(16, 64)
-        return ((self.model(samples) - samples) ** 2).mean()
-
-    def step(self) -> float:
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        loss.backward()
-        self.optimizer.step()
-        return float(loss.detach())
-
-    def steps(self, number: int = 20) -> Training:
-        for _ in for_seconds(number * 0.02, 0.02):
-            self.step()
-        return self
-
+from benchmarks.alarm_training import (
+    IDLE_S,
+    LONG_S,
+    RANK,
+    SCALE,
+    Training,
+    compute,
+    for_seconds,
+    joined,
+    mark,
+)
 
 # ── Healthy: they train ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -467,143 +400,3 @@ def joins_late() -> None:
         mark("hangs")
         compute(LONG_S)  # hangs
     dist.init_process_group("gloo")
-
-
-# ── Hangs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def hang_sleep() -> None:
-    training = Training().steps()
-    if RANK == 1:
-        mark("hangs")
-        time.sleep(FOREVER_S)  # hangs
-    training.dist.barrier()
-
-
-def hang_stopped() -> None:
-    training = Training()
-    for number in for_seconds(FOREVER_S):
-        if RANK == 1 and number == 20:
-            mark("hangs")
-            os.kill(os.getpid(), signal.SIGSTOP)  # hangs
-        training.step()
-
-
-def hang_skipped_collective() -> None:
-    training = Training().steps()
-    mark("hangs")
-    if RANK != 1:
-        training.dist.barrier()  # hangs
-    training.dist.all_reduce(training.torch.ones(1))
-    if RANK == 1:
-        training.dist.broadcast(training.torch.ones(1), 1)
-
-
-def hang_two_groups() -> None:
-    training = Training()
-    other = training.dist.new_group()
-    training.steps()
-    mark("hangs")
-    training.dist.all_reduce(training.torch.ones(1), group=None if RANK else other)  # hangs
-
-
-def hang_two_collectives() -> None:
-    training = Training().steps()
-    mark("hangs")
-    if RANK == 1:
-        training.dist.broadcast(training.torch.ones(1), 0)
-    else:
-        training.dist.all_gather([training.torch.ones(1) for _ in range(training.dist.get_world_size())],
-                                 training.torch.ones(1))  # fmt: skip
-    training.dist.barrier()
-
-
-def hang_cut_link() -> None:
-    training = Training().steps()
-    mark("trains")
-    while True:
-        training.step()  # hangs
-        time.sleep(0.1)
-
-
-def hang_endless_loop() -> None:
-    training = Training().steps()
-    if RANK == 1:
-        mark("hangs")
-        while True:
-            len(str(RANK))  # hangs
-    training.dist.barrier()
-
-
-def hang_share() -> None:
-    """The kernel holds the process (state D), as for a share whose server is gone."""
-    training = Training().steps()
-    if RANK == 1:
-        os.mkfifo("share")
-        mark("hangs")
-        # The kernel holds the parent until the child has opened the pipe, which never happens.
-        os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, "share", os.O_RDONLY, 0)])
-    training.dist.barrier()
-
-
-def hang_read() -> None:
-    training = Training().steps()
-    if RANK == 1:
-        os.mkfifo("data")
-        mark("hangs")
-        Path("data").read_bytes()  # hangs
-    training.dist.barrier()
-
-
-def hang_unnoticed_exit() -> None:
-    """A process that the rank leaves behind keeps its connections open."""
-    training = Training().steps()
-    if RANK == 1:
-        if not os.fork():
-            time.sleep(FOREVER_S)
-        mark("hangs")
-        os._exit(0)
-    training.dist.barrier()  # hangs
-
-
-def hang_native_code() -> None:
-    training = Training().steps()
-    if RANK == 1:
-        mark("hangs")
-        [sum(range(number)) for number in (10**8, 10**13)]  # hangs
-    training.dist.barrier()
-
-
-def hang_never_joins() -> None:
-    import torch.distributed as dist
-
-    mark("begins")
-    mark("hangs")
-    if RANK == 1:
-        time.sleep(FOREVER_S)  # hangs
-    dist.init_process_group("gloo")
-
-
-def hang_lock() -> None:
-    training = Training().steps()
-    if RANK == 1:
-        lock = threading.Lock()
-        lock.acquire()
-        mark("hangs")
-        lock.acquire()  # hangs
-    training.dist.barrier()
-
-
-def hang_all_idle() -> None:
-    Training().steps()
-    os.mkfifo("data")
-    mark("hangs")
-    Path("data").read_bytes()  # hangs
-
-
-SCRIPTS: dict[str, Callable[[], None]] = {
-    name: value for name, value in list(globals().items()) if inspect.isfunction(value) and not name.startswith("_")
-}
-
-if __name__ == "__main__":
-    SCRIPTS[sys.argv[1]]()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contract.cost_model.forecast import Forecast
-from orchestrator.checks.postmortem import Postmortem
 from orchestrator.specs.curve import Curve
+from orchestrator.state.postmortem import Postmortem
 
 
 @dataclass(frozen=True, kw_only=True)

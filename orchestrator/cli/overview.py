@@ -1,0 +1,128 @@
+"""`orch` alone: runs and nodes from the records of this computer, and the next command. No node is asked."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.context import load_inventory
+from orchestrator.cli.report import say
+from orchestrator.specs.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.render.table import Table
+    from orchestrator.specs.inventory import Inventory
+
+LOOKED_AT, SHOWN = 50, 6
+"""Newest runs that are looked at, and how many of them are shown, running ones first."""
+RUNNING_S = 300.0
+"""Age of the newest thing on record up to which a run without an outcome counts as running."""
+MOST_NAMES = 16
+NEXT = {
+    "running": ("orch monitor   # nodes and run, live", "orch logs {run} -f"),
+    "failed": ("orch why {run}   # the cause, and how to fix it",),
+    "stopped": ("orch resume {run}",),
+    "succeeded": ("orch report {run}   # one HTML file about it", "orch pull {run}   # copy what it wrote"),
+}
+"""Commands by the state of the first run that is shown; in any other state the nodes are to be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLook:
+    """A run as its record shows it."""
+
+    run_id: str
+    state: str
+    step: str
+    started_at: str
+    nodes: int
+    command: str
+
+
+def overview() -> int:
+    """Show runs, nodes and the next command."""
+    from orchestrator.render.console import show
+
+    inventory = load_inventory(None).inventory
+    if runs := newest_runs(time.time()):
+        show(_table(runs))
+    names = [holder.name for holder in inventory.holders]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    say(f"{'' if runs else 'no runs yet; '}nodes of {inventory.filename}: {', '.join(names[:MOST_NAMES])}{more}")
+    for line in _next(runs, inventory):
+        say(f"  → {line}")
+    say("all commands: orch --help")
+    return EXIT_OK
+
+
+def newest_runs(now: float) -> list[RunLook]:
+    """Runs on record: those that run, then the newest."""
+    from orchestrator.fleet.runs.records import RunRecord, known_records
+
+    records = [RunRecord(one.run_id) for one in known_records()[:LOOKED_AT]]
+    running = {one.run_id for one in records if one.outcome() is None and now - one.touched_at() < RUNNING_S}
+    shown = sorted(records, key=lambda one: one.run_id not in running)[:SHOWN]
+    return [_look(record, running=record.run_id in running) for record in shown]
+
+
+def _look(record: RunRecord, *, running: bool) -> RunLook:
+    from orchestrator.fleet.runs.load_state import recorded_state
+    from orchestrator.state.phase import phase_of
+    from orchestrator.state.progress import progress_of
+
+    now = time.time()
+    state = recorded_state(record, now)
+    phase, plan = phase_of(state), state.plan
+    known = progress_of(state, phase, now)
+    done, of = known.step, known.final_step
+    return RunLook(
+        run_id=record.run_id,
+        state="running" if running else phase.value,
+        step="" if done is None else f"{done:,}/{of:,}" if of else f"{done:,}",
+        started_at=plan.started_at if plan else "",
+        nodes=len(state.members),
+        command=shlex.join(plan.command) if plan else "",
+    )
+
+
+def _table(runs: Sequence[RunLook]) -> Table:
+    from rich.text import Text
+
+    from orchestrator.render.runs import STYLES
+    from orchestrator.render.table import Column, Table
+    from orchestrator.render.times import ago
+
+    columns = (Column("run"), Column("state"), Column("step", right=True), Column("started", 2),
+               Column("nodes", 3, right=True), Column("command", 1, wraps=True))  # fmt: skip
+    rows = [
+        (
+            one.run_id,
+            Text(one.state, STYLES.get(one.state, "")),
+            one.step,
+            ago(one.started_at),
+            str(one.nodes),
+            one.command,
+        )
+        for one in runs
+    ]
+    return Table(columns=columns, rows=rows)
+
+
+def _next(runs: Sequence[RunLook], inventory: Inventory) -> Iterator[str]:
+    """Commands that make sense now, most sensible first."""
+    if runs:
+        for line in NEXT.get(runs[0].state, ("orch status {run}   # its end was not seen from here",)):
+            yield line.format(run=runs[0].run_id)
+        return
+    from orchestrator.fleet.readiness.quick_look import record_file
+
+    if not record_file().is_file():
+        yield "orch doctor   # finds whatever would make a run fail, such as a missing image"
+    else:
+        if any(spec.engine != "process" for spec in inventory.nodes):
+            yield "orch build   # the image; nodes that have it are skipped"
+        yield "orch launch -- gpt2 --preset lab   # or your own script: orch launch --workdir . -- python train.py"

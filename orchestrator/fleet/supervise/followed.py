@@ -1,0 +1,60 @@
+"""State of a run that this process follows: one for the supervisor, the screen and the commands of the user."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run import ContainerFacts
+from orchestrator.specs.run_events import RunEvent
+from orchestrator.state.facts import ContainerSeen, JournalRead
+from orchestrator.state.phase import phase_of
+from orchestrator.state.progress import progress_of
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_facts import fact_of
+from orchestrator.state.run_state import RunState
+
+
+class FollowedRun:
+    """State of a followed run. The follower feeds it, before anyone else receives an event."""
+
+    def __init__(self, record: RunRecord, clock: Callable[[], float] = time.time) -> None:
+        self.record, self.state, self._clock = record, RunState(run_id=record.run_id), clock
+        self._plan: Plan | None = None
+
+    def begin(self, plan: Plan, containers: Sequence[RunningContainer]) -> None:
+        """Begin an attempt with this plan and its containers, which run as far as is known."""
+        self._plan = plan
+        self._read_record()
+        for one in containers:
+            if one.id:  # otherwise its node did not answer
+                self.note_running(one.node.name, one.id)
+
+    def take(self, run_event: RunEvent) -> None:
+        """Take an event into account; record the forecast at once, so that it is shown during the run."""
+        if self.record.is_stopping() and not self.state.journal.stop:
+            self._read_record()
+        if fact := fact_of(run_event, self._clock()):
+            before = self.state.forecast
+            apply(self.state, fact)
+            if (forecast := self.state.forecast) and forecast is not before:
+                with suppress(OSError):  # a full disk was reported when the lines did not fit
+                    self.record.save_forecast(forecast)
+
+    def note_running(self, node: str, container: str) -> None:
+        """Note that this container of the run runs, maybe again."""
+        facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
+        apply(self.state, ContainerSeen(seen=self._clock(), node=node, facts=facts))
+
+    @property
+    def step(self) -> int | None:
+        """The newest step, by events of the program or by its output."""
+        return progress_of(self.state, phase_of(self.state), self._clock()).step
+
+    def _read_record(self) -> None:
+        journal, forecast = self.record.journal, self.record.forecast()
+        apply(self.state, JournalRead(seen=self._clock(), journal=journal, plan=self._plan, forecast=forecast))
