@@ -46,9 +46,9 @@ from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.readiness.quick_look import quick_look
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes, running_containers
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.progress import forecast_of, last_event, resources_of
+from orchestrator.fleet.runs.load_state import load_state
 from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
@@ -71,6 +71,7 @@ from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import Tick
 from orchestrator.state.facts import LineRead, NodeAnswered
+from orchestrator.state.verdict import verdict
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.node_table import node_table
 from orchestrator.watch.run_lines import run_lines
@@ -344,10 +345,9 @@ def status(fleet: Fleet) -> Work:
     fleet.containers()
 
     def run() -> None:
-        run = run_on_nodes(find_runs(list(fleet.nodes.values())), None)
-        containers = running_containers(run, fleet.nodes)
-        forecast = forecast_of(containers, RunRecord(run.run_id))
-        write(run_table(run, last_event(containers, forecast), forecast, resources_of(containers)))
+        found, now = find_runs(list(fleet.nodes.values())), time.time()
+        state = load_state(run_on_nodes(found, None), found, fleet.nodes, now)
+        write(run_table(state, verdict(state, now), now))
 
     return run
 

@@ -39,7 +39,9 @@ from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine, Tick
 from orchestrator.specs.seen import seen_now
-from orchestrator.state.facts import Fact, LineRead, NodeAnswered, NodeUnanswered, RunSeen
+from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, NodeUnanswered, RunSeen
+from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
+from orchestrator.state.journal_fold import fold
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
@@ -224,7 +226,9 @@ class PlayedWatch:
         ]
         lines += [self.line(now - 0.3 + n / 100, self.printed(self.step - 20 + n)) for n in range(20)]
         state = RunState(run_id=self.run_id)
-        for fact in (RunSeen(seen=seen_now(), run=run), *lines):
+        entries = (ClaimEntry(attempt=1, id="c", nodes=self.names), StartedEntry(attempt=1))
+        recorded = JournalRead(seen=seen_now(), journal=fold(entries))
+        for fact in (recorded, RunSeen(seen=seen_now(), run=run), *lines):
             apply(state, fact)
         return RunFound(state=state)
 

@@ -76,7 +76,7 @@ class Stream:
     plan: Plan = PLAN
 
     def record(self, at: float, *entries: JournalEntry) -> None:
-        self.entries += entries
+        self.entries += [replace(one, at=T0 + at) for one in entries]
         current = fold(self.entries).current
         self.facts.append(JournalRead(seen=T0 + at, journal=fold(self.entries), plan=self.plan if current else None))
 

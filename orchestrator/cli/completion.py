@@ -95,7 +95,8 @@ def label_words(context: typer.Context, incomplete: str) -> list[str]:
 
 def state_words(incomplete: str) -> list[str]:
     """States of runs for `--state`."""
-    states = ("running", "queued", "done", "failed", "stopped", "lost", "created", "unknown")
+    active = ("queued", "launching", "starting", "running", "restarting", "stopping")
+    states = (*active, "succeeded", "stopped", "failed", "lost", "unknown")
     return _after_comma(states, incomplete)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -69,19 +70,22 @@ def newest_runs(now: float) -> list[RunLook]:
 
 
 def _look(record: RunRecord, *, running: bool) -> RunLook:
-    from orchestrator.fleet.runs.progress import past_run
+    from orchestrator.fleet.runs.load_state import recorded_state
+    from orchestrator.state.phase import phase_of
+    from orchestrator.state.progress import progress_of
 
-    past = past_run(record, {})
-    done, of = (past.last_event.step, past.last_event.final_step) if past.last_event else (None, None)
-    if past.output:
-        done, of = past.output.step, past.output.steps
+    now = time.time()
+    state = recorded_state(record, now)
+    phase, plan = phase_of(state), state.plan
+    known = progress_of(state, phase, now)
+    done, of = known.step, known.final_step
     return RunLook(
-        run_id=past.run_id,
-        state="running" if running else past.state,
+        run_id=record.run_id,
+        state="running" if running else phase.value,
         step="" if done is None else f"{done:,}/{of:,}" if of else f"{done:,}",
-        started_at=past.started_at,
-        nodes=len(past.nodes),
-        command=past.command,
+        started_at=plan.started_at if plan else "",
+        nodes=len(state.members),
+        command=shlex.join(plan.command) if plan else "",
     )
 
 
@@ -92,13 +96,12 @@ def _table(runs: Sequence[RunLook]) -> Table:
     from orchestrator.render.table import Column, Table
     from orchestrator.render.times import ago
 
-    styles = {state.value: style for state, style in STYLES.items()}
     columns = (Column("run"), Column("state"), Column("step", right=True), Column("started", 2),
                Column("nodes", 3, right=True), Column("command", 1, wraps=True))  # fmt: skip
     rows = [
         (
             one.run_id,
-            Text(one.state, styles.get(one.state, "")),
+            Text(one.state, STYLES.get(one.state, "")),
             one.step,
             ago(one.started_at),
             str(one.nodes),

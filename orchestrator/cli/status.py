@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,13 +15,14 @@ from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, Output, RunArgument
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, OrchError, PartialError, RunFailedError
-from orchestrator.specs.run import State
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.nodes.interface import Node
-    from orchestrator.specs.past_run import PastRun
+    from orchestrator.state.run_state import RunState
+    from orchestrator.state.verdict import Verdict
 
 EXAMPLES = """\
 orch status
@@ -54,11 +56,11 @@ def status(
     ),
     inventory: InventoryOption = None,
 ) -> int:
-    """Show the state of a run on each node, its last step, its speed against the forecast, and what its nodes use.
+    """Show the phase of a run, its last step, speed and remaining time, what is wrong, and what its nodes use.
 
-    The state of a run is that of its worst node. Exit code 0: running or done; 1: failed; 5: some of its nodes are
-    lost. A run that no node knows is shown from the record on this computer, with the time of the record. --watch ends
-    with the run; Ctrl-C ends it before.
+    Exit code 0: it runs, has succeeded or was stopped; 1: it or one of its containers has failed; 5: some of its nodes
+    are lost. A run that no node knows is shown from the record on this computer, with the time of the record. --watch
+    ends with the run; Ctrl-C ends it before.
     """
     from orchestrator.fleet.connect import connected_for
 
@@ -128,52 +130,70 @@ def _as_one(shown: _Shown) -> RenderableType:
 
 def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     """Ask the nodes for the run."""
-    from orchestrator.checks.cluster_job import ClusterJob
-    from orchestrator.checks.output_progress import output_warning
-    from orchestrator.checks.slow_ranks import slow_ranks
-    from orchestrator.cli.launching.stopping import half_way, tell_missing
-    from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
-    from orchestrator.fleet.runs.progress import forecast_of, last_event, last_output, past_run, resources_of
+    from orchestrator.cli.launching.stopping import half_launched, tell_missing
+    from orchestrator.fleet.runs.find_runs import find_runs, run_or_record
+    from orchestrator.fleet.runs.load_state import load_state
     from orchestrator.fleet.runs.records import RunRecord
-    from orchestrator.nodes.cluster_nodes import cluster_of
-    from orchestrator.render.runs import run_data, run_table
+    from orchestrator.render.runs import run_table
+    from orchestrator.state.verdict import verdict
 
-    found = find_runs(nodes)
+    found, now = find_runs(nodes), time.time()
     tell_missing(found)
     chosen = run_or_record(found, run)
     if isinstance(chosen, RunRecord):
-        return _of_the_record(past_run(chosen, found.unreachable))
-    containers = running_containers(chosen, {node.name: node for node in nodes})
-    forecast = forecast_of(containers, RunRecord(chosen.run_id))
-    last = last_event(containers, forecast)
-    read = None if last else last_output(containers)
-    used = resources_of(containers) if chosen.state is State.RUNNING else {}
-    names = [member.node for member in chosen.members]
-    slow = slow_ranks(last, names) if output.is_table and chosen.state is State.RUNNING else ()
-    cluster = next((cluster_of(one.node) for one in containers), "")
-    job = ClusterJob(cluster=cluster, nodes=chosen.nnodes) if cluster else None
-    messages = [f"! {one.what}\n  → {one.todo(chosen.run_id, job)}" for one in slow]
-    messages += [line for line in (output_warning(read), half_way(chosen)) if line]
-    codes = {State.FAILED: RunFailedError.exit_code, State.LOST: PartialError.exit_code}
+        return _of_the_record(chosen, found.unreachable, now)
+    state = load_state(chosen, found, {node.name: node for node in nodes}, now)
+    judged = verdict(state, now)
     return _Shown(
-        data=run_data(chosen, last, forecast, used, output=read),
-        names=names,
-        view=run_table(chosen, last, forecast, used, output=read, wide=output.wide),
-        messages=messages,
-        code=codes.get(chosen.state, EXIT_OK),
+        data=status_data(state, judged, now),
+        names=[node.name for node in state.members],
+        view=run_table(state, judged, now, wide=output.wide),
+        messages=[*status_messages(judged, state.run_id, now), *filter(None, [half_launched(chosen)])],
+        code=_code(judged),
         over=not chosen.is_going and not found.unreachable,
     )
 
 
-def _of_the_record(past: PastRun) -> _Shown:
+def _of_the_record(record: RunRecord, unreachable: Mapping[str, OrchError], now: float) -> _Shown:
     """The record of a run that no node knows."""
-    from orchestrator.render.runs import past_data, past_lines
+    from orchestrator.fleet.runs.load_state import recorded_state
+    from orchestrator.render.runs import past_lines
+    from orchestrator.state.verdict import verdict
 
-    known = {State.FAILED.value: RunFailedError.exit_code, State.SUCCEEDED.value: EXIT_OK, "stopped": EXIT_OK}
+    state = recorded_state(record, now, unreachable=unreachable)
+    judged = verdict(state, now)
+    as_of = datetime.fromtimestamp(record.touched_at()).astimezone().isoformat(timespec="seconds")
+    silent = {name: problem.message for name, problem in unreachable.items()}
     return _Shown(
-        data=past_data(past),
-        names=past.nodes,
-        view=list(past_lines(past)),
-        code=known.get(past.state, PartialError.exit_code),
-        over=not past.unreachable,
+        data={**status_data(state, judged, now), "as_of": as_of, "unreachable": silent},
+        names=[node.name for node in state.members],
+        view=list(past_lines(state, judged, now, as_of)),
+        messages=status_messages(judged, state.run_id, now),
+        code=_code(judged),
+        over=not unreachable,
     )
+
+
+def status_data(state: RunState, judged: Verdict, now: float) -> dict[str, Any]:
+    """The run for programs, each of its conditions with the words for people."""
+    from orchestrator.render.runs import run_data
+    from orchestrator.watch.words import words
+
+    data = run_data(state, judged, now)
+    for values, one in zip(data["conditions"], judged.conditions, strict=True):
+        shown = words(one, state.run_id, now)
+        values |= {"text": shown.text, "command": shown.command}
+    return data
+
+
+def status_messages(judged: Verdict, run_id: str, now: float) -> list[str]:
+    """Lines on what is wrong, and on what is worth knowing, each with its next command."""
+    from orchestrator.watch.words import condition_lines
+
+    return ["\n".join(condition_lines(one, run_id, now)) for one in judged.conditions]
+
+
+def _code(judged: Verdict) -> int:
+    if judged.has_failed:
+        return RunFailedError.exit_code
+    return PartialError.exit_code if judged.is_out_of_sight else EXIT_OK

@@ -2,67 +2,49 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from types import MappingProxyType
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.text import Text
 
-from contract.cost_model.forecast import Forecast
 from contract.cost_model.units import duration
-from contract.events import OutputProgress, ProgressEvent, ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import LONGEST_S, output_words
-from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Cell, Column, Table
 from orchestrator.render.times import ago, clock, moment, stamp, started, zone
-from orchestrator.specs.past_run import HistoryEntry, PastRun
+from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
+from orchestrator.state.condition import Condition
+from orchestrator.state.limits import NO_PROGRESS_S
+from orchestrator.state.phase import Phase
+from orchestrator.state.progress import RunProgress, progress_of
+from orchestrator.state.run_state import NodeState, RunState
+from orchestrator.state.stragglers import SWAP_MIB
+from orchestrator.state.verdict import Verdict
 
-SWAP_MIB = 512
-"""Swapped memory from which it is shown: systems swap out some of what is never used."""
 STYLES = {
-    State.RUNNING: "green",
-    State.SUCCEEDED: "bold green",
-    State.FAILED: "bold red",
-    State.LOST: "bold red",
-    State.CREATED: "yellow",
-    State.QUEUED: "yellow",
-    State.STOPPED: "bold",
+    "running": "green",
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "lost": "bold red",
+    "stopped": "bold",
+    **dict.fromkeys(("created", "queued", "launching", "starting", "restarting", "stopping"), "yellow"),
 }
+"""Styles of phases, and of the states of containers."""
 
 
-def run_table(
-    run: Run,
-    last: ProgressEvent | None,
-    forecast: Forecast | None = None,
-    used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
-    *,
-    output: OutputProgress | None = None,
-    wide: bool = False,
-) -> Table:
-    """One run: its state as title, below it what was forecast and what is achieved, a line per node.
-
-    `used`: what nodes reported of their resources. `output`: progress that was read from its output, shown where
-    `last` is None.
-    """
-    title = Text.assemble(f"run {run.run_id}  ", (run.state.value, STYLES[run.state]))
-    if progress := _progress(last, running=run.state is State.RUNNING) or _printed(output, run.state):
-        title.append(f"  {progress}")
-    if forecast:
-        title.append(f"\n{forecast_line(forecast, _achieved(last))}")
-    names = [member.node for member in run.members]
-    slow = {
-        one.node: f"{one.ratio:.1f} x the others' time"
-        for one in reversed(slow_ranks(last, names))
-        if run.state is State.RUNNING
-    }
-    left_out = {out.node: f"left out: {out.why}" for out in forecast.left_out} if forecast else {}
+def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = False) -> Table:
+    """One run: its phase and progress as title, below it what was forecast and what is achieved, a line per node."""
+    title = _title(state, judged, now)
+    if state.forecast:
+        title.append(f"\n{forecast_line(state.forecast, progress_of(state, judged.phase, now).of_forecast)}")
+    left_out = {one.node: f"left out: {one.why}" for one in state.forecast.left_out} if state.forecast else {}
+    slow = {one.node: f"{one.values['ratio']:.1f} x the others' time" for one in _slow(judged.conditions)}
     columns = (
         Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
         Column("CPU", 4, right=True), Column("memory", 5, right=True), Column("GPU", 6),
@@ -70,23 +52,47 @@ def run_table(
         Column("container", wide=True), Column("image", wide=True),
     )  # fmt: skip
     rows = []
-    for member in run.members:
-        container = member.container
+    for node in state.members:
+        container = node.container
         rows.append(
             (
-                str(member.node_rank),
-                Text(member.node, colour_of(member.node_rank)),
-                Text(member.state.value, STYLES[member.state]),
+                str(node.node_rank),
+                Text(node.name, colour_of(node.node_rank or 0)),
+                Text(_node_state(node), STYLES.get(_node_state(node), "")),
                 "" if container is None or container.exit_code is None else str(container.exit_code),
-                *_used(used[member.node].usage if member.node in used else None),
+                *_used(node.usage if judged.phase.is_active else None),
                 started(container.started_at) if container else "",
                 str(container.restarts) if container else "",
-                _why(member) or left_out.get(member.node, "") or slow.get(member.node, ""),
+                _why(node) or left_out.get(node.name, "") or slow.get(node.name, ""),
                 container.id[:12] if container else "",
                 container.image.removeprefix("sha256:")[:12] if container else "",
             )
         )
     return Table(title=title, columns=columns, rows=rows, wide=wide)
+
+
+def _title(state: RunState, judged: Verdict, now: float) -> Text:
+    title = Text.assemble(f"run {state.run_id}  ", (judged.phase.value, STYLES.get(judged.phase, "")))
+    known = progress_of(state, judged.phase, now)
+    if progress := _progress(known, judged.phase, now):
+        title.append(f"  {progress}")
+    is_quiet = known.origin != "event" or (known.age_s or 0.0) > NO_PROGRESS_S
+    if known.last_line and judged.phase.is_active and is_quiet:
+        title.append(f"\n{printable(known.last_line[:LAST_LINE])}", "dim")
+    return title
+
+
+LAST_LINE = 200
+"""Characters of the newest log line that are shown."""
+
+
+def _slow(conditions: Sequence[Condition]) -> Iterator[Condition]:
+    return (one for one in conditions if one.node and isinstance(one.values.get("ratio"), float))
+
+
+def _node_state(node: NodeState) -> str:
+    """State of the container on a node."""
+    return node.container.state.value if node.container else State.LOST.value
 
 
 def _used(usage: ResourceUsage | None) -> tuple[str, str, str]:
@@ -109,7 +115,9 @@ def _gib(used_mib: int, of_mib: int) -> str:
     return f"{used_mib / 1024:.1f}/{of_mib / 1024:.1f} GiB"
 
 
-def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wide: bool = False) -> Table:
+def runs_table(
+    runs: Sequence[tuple[Run, Verdict]], history: Sequence[HistoryEntry] = (), *, wide: bool = False
+) -> Table:
     """Many runs, a line each; then those that are only on record on this computer."""
     columns = (
         Column("run"), Column("state"), Column("nodes", 3), Column("by", 5), Column("started", 2),
@@ -118,10 +126,10 @@ def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wid
         Column("rank 0", wide=True), Column("project", wide=True),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    for run in runs:
+    for run, judged in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
         up = f"{running}/{run.nnodes} up" if running else str(run.nnodes)
-        state = Text(run.state.value, STYLES[run.state])
+        state = Text(judged.phase.value, STYLES.get(judged.phase, ""))
         rows.append((run.run_id, state, up, run.user, ago(run.started_at), run.command, "", moment(run.started_at),
                      str(run.attempt), run.master, run.project))  # fmt: skip
     for past in history:
@@ -130,63 +138,17 @@ def runs_table(runs: Sequence[Run], history: Sequence[HistoryEntry] = (), *, wid
     return Table(columns=columns, rows=rows, wide=wide)
 
 
-def past_lines(past: PastRun) -> Iterator[str]:
-    """A run that no node shows, for people."""
-    silent = f"; {', '.join(past.unreachable)} did not answer" if past.unreachable else ""
-    progress = _progress(past.last_event, running=False) or output_words(past.output, running=False)
-    yield f"run {past.run_id}  {past.state}" + (f"  {progress}" if progress else "")
-    yield f"as of {stamp(past.as_of)}, from the record on this computer: no node shows it now{silent}"
-    if past.reason:
-        yield past.reason
-    if past.started_at:
-        yield f"started {started(past.started_at)} ({zone()}) on {', '.join(past.nodes)}: {past.command}"
-    yield f"  → orch logs {past.run_id}"
-
-
-def past_data(past: PastRun) -> dict[str, Any]:
-    """The same for programs."""
-    last = past.last_event
-    return {
-        "run_id": past.run_id,
-        "state": past.state,
-        "reason": past.reason,
-        "as_of": past.as_of,
-        "started_at": past.started_at,
-        "command": past.command,
-        "nodes": list(past.nodes),
-        "last_event": last and {"kind": last.kind, **last.values()},
-        "output": past.output and past.output.values(),
-        "forecast": past.forecast and asdict(past.forecast),
-        "unreachable": {name: problem.message for name, problem in past.unreachable.items()},
-    }
-
-
-def half_stopped_line(run: Run, *, on_cluster: bool = False) -> str:
-    """For a run that was stopped while some of its nodes did not answer. `orch clean` asks no cluster."""
-    left = ", ".join(member.node for member in run.members if member.state in (State.RUNNING, State.CREATED))
-    clean = "" if on_cluster else "   or: orch clean"
-    return f"run {run.run_id} was stopped, but not on {left}\n  → orch stop {run.run_id}{clean}"
-
-
-def foreign_line(run: Run) -> str:
-    """Containers with the run's label that count for nothing."""
-    shown: dict[int, list[str]] = {}
-    for attempt, member in run.foreign:
-        shown.setdefault(attempt, []).append(member.node)
-    where = "; ".join(f"{', '.join(dict.fromkeys(nodes))} (attempt {number})" for number, nodes in shown.items())
-    return (
-        f"! a container that is no part of run {run.run_id}, attempt {run.attempt}, is left out on {where}\n"
-        f"  → orch stop {run.run_id}   # ends all of its containers"
-    )
-
-
-def superseded_line(run: Run, recorded: int) -> str:
-    """For a run that more than half of its nodes show with a later attempt than the recorded one."""
-    by = f" by {printable(run.user)}" if run.user else ""
-    return (
-        f"! attempt {run.attempt} of run {run.run_id} was started from another computer{by}; this one launched attempt "
-        f"{recorded}. What is shown is read from the nodes"
-    )
+def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iterator[str]:
+    """A run that no node shows, for people. `as_of`: time of the newest thing on record."""
+    silent = f"; {', '.join(state.unreachable)} did not answer" if state.unreachable else ""
+    yield _title(state, judged, now).plain
+    yield f"as of {stamp(as_of)}, from the record on this computer: no node shows it now{silent}"
+    if judged.reason:
+        yield judged.reason
+    if plan := state.plan:
+        nodes, command = ", ".join(part.node for part in plan.nodes), shlex.join(plan.command)
+        yield f"started {started(plan.started_at)} ({zone()}) on {nodes}: {command}"
+    yield f"  → orch logs {state.run_id}"
 
 
 def half_launched_line(run: Run) -> str:
@@ -198,36 +160,57 @@ def half_launched_line(run: Run) -> str:
     )
 
 
-def run_data(
-    run: Run,
-    last: ProgressEvent | None = None,
-    forecast: Forecast | None = None,
-    used: Mapping[str, ResourcesSampled] = MappingProxyType({}),
-    *,
-    output: OutputProgress | None = None,
-) -> dict[str, Any]:
-    """One run for programs."""
+def run_data(state: RunState, judged: Verdict, now: float) -> dict[str, Any]:
+    """One run for programs, but for the words of its conditions."""
+    known, plan, run = progress_of(state, judged.phase, now), state.plan, state.run
+    leader = state.leader
+    last = leader.part.progress if leader else None
     return {
-        "run_id": run.run_id,
-        "project": run.project,
-        "state": run.state.value,
-        "attempt": run.attempt,
-        "user": run.user,
-        "started_at": run.started_at,
-        "nnodes": run.nnodes,
-        "master": run.master,
-        "command": run.command,
+        "run_id": state.run_id,
+        "project": run.project if run else plan.project if plan else "",
+        "state": judged.phase.value,
+        "severity": judged.severity,
+        "reason": judged.reason,
+        "conditions": [condition_data(one) for one in judged.conditions],
+        "attempt": state.attempt,
+        "restarts": state.restarts,
+        "user": run.user if run else plan.user if plan else "",
+        "started_at": run.started_at if run else plan.started_at if plan else "",
+        "nnodes": run.nnodes if run else plan.nnodes if plan else 0,
+        "master": state.master,
+        "command": run.command if run else shlex.join(plan.command) if plan else "",
+        "nodes": [node.name for node in state.members],
+        "progress": _progress_data(known),
         "last_event": last and {"kind": last.kind, **last.values()},
-        "output": output and output.values(),
-        "forecast": forecast and asdict(forecast),
-        "of_forecast": _achieved(last),
-        "slow": [asdict(one) for one in slow_ranks(last, [member.node for member in run.members])],
-        "members": [_member_data(member, used.get(member.node)) for member in run.members],
-        "foreign": [{"attempt": attempt, **_member_data(member, None)} for attempt, member in run.foreign],
+        "output": known.printed and known.printed.values(),
+        "forecast": state.forecast and asdict(state.forecast),
+        "of_forecast": known.of_forecast,
+        "members": [_node_data(node) for node in state.members],
+        "foreign": [{"attempt": attempt, **_member_data(member)} for attempt, member in (run.foreign if run else ())],
     }
 
 
-def _member_data(member: Member, used: ResourcesSampled | None) -> dict[str, Any]:
+def condition_data(one: Condition) -> dict[str, Any]:
+    """A condition for programs."""
+    return {**asdict(replace(one, values=dict(one.values))), "code": one.code.value}
+
+
+def _progress_data(known: RunProgress) -> dict[str, Any]:
+    values = asdict(replace(known, compute_s=dict(known.compute_s), printed=None))
+    return {name: value for name, value in values.items() if name != "printed"}
+
+
+def _node_data(node: NodeState) -> dict[str, Any]:
+    container = node.container
+    member = Member(
+        node=node.name, node_rank=node.node_rank or 0, state=container.state if container else State.LOST,
+        container=container, reason=node.error,
+    )  # fmt: skip
+    used = node.usage and {"t": node.usage_at, **asdict(node.usage)}
+    return {**_member_data(member), "resources": used}
+
+
+def _member_data(member: Member) -> dict[str, Any]:
     container = member.container
     return {
         "node": member.node,
@@ -241,38 +224,30 @@ def _member_data(member: Member, used: ResourcesSampled | None) -> dict[str, Any
         "started_at": container and container.started_at,
         "finished_at": container and container.finished_at,
         "restarts": container and container.restarts,
-        "resources": used and {"t": used.t, **asdict(used.usage)},
     }
 
 
-def _progress(last: ProgressEvent | None, *, running: bool) -> str:
+def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     """Step, loss, speed, and for a running run the time that is left."""
-    if last is None or last.step is None:
+    if known.origin == "output":
+        return output_words(known.printed, running=phase is Phase.RUNNING, age_s=known.age_s or 0.0)
+    if known.step is None:
         return ""
-    words = [f"step {last.step}"]
-    if last.final_step:
-        words = [f"step {last.step:,}/{last.final_step:,} ({min(1.0, last.step / last.final_step):.0%})"]
-    if (loss := last.loss) is not None:
-        words.append(f"loss {loss:.3f}")
-    if (speed := last.per_s) is not None:
-        words.append(f"{speed:,.0f} {last.unit or 'samples'}/s")
-    if running and last.t is not None and last.remaining_s is not None and 0 < last.remaining_s < LONGEST_S:
-        words.append(f"{duration(last.remaining_s)} left, until {clock(last.t + last.remaining_s)}")
+    words = [f"step {known.step}"]
+    if known.final_step:
+        words = [f"step {known.step:,}/{known.final_step:,} ({known.share or 0.0:.0%})"]
+    if known.loss is not None:
+        words.append(f"loss {known.loss:.3f}")
+    if known.per_s is not None:
+        words.append(f"{known.per_s:,.0f} {known.unit}/s")
+    if known.remaining_s is not None and 0 < known.remaining_s < LONGEST_S:
+        words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s)}")
+    if known.is_before_restart and phase.is_active:
+        words.append("before the restart")
     return printable(" · ".join(words))
 
 
-def _printed(output: OutputProgress | None, state: State) -> str:
-    """Progress read from the output, as long after it as it is now."""
-    age_s = time.time() - output.t if output and output.t is not None else 0.0
-    return output_words(output, running=state is State.RUNNING, age_s=age_s)
-
-
-def _achieved(last: ProgressEvent | None) -> float | None:
-    """Share of the forecast's speed."""
-    return last.of_forecast if last else None
-
-
-def _why(member: Member) -> str:
-    if member.container and member.container.oom_killed:
+def _why(node: NodeState) -> str:
+    if node.container and node.container.oom_killed:
         return "out of memory: its container reached its limit"
-    return member.reason or (member.container.error if member.container else "")
+    return node.error or (node.container.error if node.container else "")

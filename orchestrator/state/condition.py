@@ -55,6 +55,9 @@ class Code(StrEnum):
     """All that is known is what nodes report: the run has no record on this computer."""
 
 
+BESIDE_THE_RECORD = (Code.NO_RECORD, Code.FOREIGN_CONTAINER, Code.SUPERSEDED, Code.STILL_RUNNING)
+"""Conditions about what nodes show, and the record on this computer does not know or has ended."""
+
 Scalar = str | int | float | bool | None
 
 

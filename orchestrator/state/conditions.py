@@ -150,7 +150,8 @@ def _containers(state: RunState, phase: Phase) -> Iterator[Condition]:
             yield Condition(code=Code.CONTAINER_FAILED, severity="error", node=one.name, values=values)
         is_missing = one.is_missing and state.was_looked_for and phase is not Phase.LAUNCHING
         if is_missing and phase.is_active:
-            yield Condition(code=Code.CONTAINER_MISSING, severity="warning", node=one.name)
+            name = "" if one.name == "?" else one.name
+            yield Condition(code=Code.CONTAINER_MISSING, severity="warning", node=name)
         if phase in ENDED and facts and facts.state in ACTIVE:
             yield Condition(code=Code.STILL_RUNNING, severity="warning", node=one.name)
     for foreign in state.foreign.values():
@@ -172,7 +173,11 @@ def _record(state: RunState, phase: Phase) -> Iterator[Condition]:
         values = {"reason": state.lines_not_stored}
         yield Condition(code=Code.LINES_NOT_STORED, severity="warning", values=values)
     leader = state.leader
+    counts = {one.identity for one in state.journal.checkpoints}
     for one in state.members:
-        if leader is not None and one is not leader and one.part.checkpoint:
-            step = one.part.checkpoint.step
-            yield Condition(code=Code.UNREPORTED_CHECKPOINT, severity="info", node=one.name, values={"step": step})
+        found = one.part.checkpoint
+        own = leader.part.checkpoint if leader else None
+        is_known = found and ((found.step, found.sha256) in counts or (own and own.sha256 == found.sha256))
+        if found and leader is not None and one is not leader and not is_known:
+            values = {"step": found.step}
+            yield Condition(code=Code.UNREPORTED_CHECKPOINT, severity="info", node=one.name, values=values)

@@ -6,6 +6,8 @@ NODE_SILENT_S = 10.0
 """Seconds without an answer of a node that is sampled every two seconds."""
 ABSENT_S = 30.0
 """Seconds for which a node may not be ready before it is a warning: it imports, or loads an image."""
+LAUNCH_S = 3600.0
+"""Seconds after the claim of an attempt in which its launch may be under way: images and data are copied first."""
 STUCK_S = 300.0
 """Seconds after which a fault of the ranks, or a long wait for one, is one degree more severe."""
 NO_PROGRESS_S = 60.0

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from contract.events import Finished
 from orchestrator.specs.run import ACTIVE, State
+from orchestrator.state.limits import LAUNCH_S
 from orchestrator.state.run_state import NodeState, RunState
 
 STOPPED_CODE = 143
@@ -52,9 +53,17 @@ def phase_of(state: RunState) -> Phase:
     if journal.stop:
         is_over = members and all(has_ended(one) or one.is_missing for one in members)
         return Phase.STOPPED if is_over else Phase.STOPPING
-    if journal.pending and not any(one.container for one in members):
+    if _is_launching(state):
         return Phase.LAUNCHING
     return _by_containers(state, members)
+
+
+def _is_launching(state: RunState) -> bool:
+    """Whether an attempt was claimed a short time ago, and none of its containers or of those before it runs."""
+    pending = state.journal.pending
+    if pending is None or (state.journal.current and any(one.container for one in state.members)):
+        return False
+    return state.as_of - pending.claim.at < LAUNCH_S or any(one.container for one in state.members)
 
 
 def _recorded(word: str) -> Phase:
@@ -75,7 +84,7 @@ def _by_containers(state: RunState, members: list[NodeState]) -> Phase:
     statuses = {one.container.status for one in active if one.container}
     if statuses == {"queued"}:
         return Phase.QUEUED
-    if statuses == {"created"}:
+    if "created" in statuses:
         return Phase.LAUNCHING
     coordinator = state.coordinator
     if coordinator is None:
@@ -92,11 +101,10 @@ def _out_of_sight(state: RunState, members: list[NodeState]) -> Phase:
     coordinator = state.coordinator
     if coordinator and coordinator.part.finished:
         return _outcome(coordinator.part.finished)
-    if not state.was_looked_for and members and not any(one.silent_since for one in members):
-        return Phase.UNKNOWN
     if any(one.silent_since is not None for one in members) or state.unreachable:
         return Phase.LOST
-    return Phase.UNKNOWN
+    ended = [one for one in members if has_ended(one)]  # containers of the others were removed
+    return Phase.FAILED if ended and end_of(state, ended) is Phase.FAILED else Phase.UNKNOWN
 
 
 def has_ended(node: NodeState) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
+from contract.rank_words import work_line
 from orchestrator.checks.output_progress import SILENT_S, UNITS, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
@@ -52,6 +53,11 @@ class RunProgress:
     """Optimizer steps per second in the last minute."""
     last_line: str = ""
     """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
+
+    @property
+    def work(self) -> str:
+        """`1,204 optimizer steps · 3.1/s`; empty: the program reports its steps itself, or makes none."""
+        return "" if self.optimizer_steps is None else work_line(self.optimizer_steps, self.steps_per_s)
 
     @property
     def share(self) -> float | None:

@@ -66,7 +66,7 @@ def _node(state: RunState, name: str) -> NodeState | None:
 
 def _answer(node: NodeState, at: float) -> None:
     node.last_answer_at = max(at, node.last_answer_at or 0.0)
-    if node.silent_since is not None and at >= node.silent_since:
+    if node.silent_since is None or at >= node.silent_since:
         node.silent_since, node.error = None, ""
 
 
@@ -139,14 +139,16 @@ def _show(state: RunState, fact: RunSeen) -> None:
 
 
 def _show_member(state: RunState, member: Member, seen: float) -> None:
-    name = member.node if member.node != "?" else f"? (node_rank {member.node_rank})"
-    if node := _node(state, name):
-        node.node_rank, node.container = member.node_rank, member.container
+    known = member.node != "?"
+    if node := _node(state, member.node if known else f"? {member.node_rank}"):
+        node.name, node.node_rank, node.container = member.node, member.node_rank, member.container
         node.is_missing = member.container is None and not member.out_of_reach
         if member.container:
             _answer(node, seen)
         elif member.out_of_reach:
             _miss(node, seen, node.error or member.reason)
+        else:
+            node.error = member.reason
 
 
 def _hide(state: RunState, fact: RunNotSeen) -> None:

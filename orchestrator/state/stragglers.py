@@ -7,9 +7,15 @@ from statistics import median
 
 from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import SlowRank, slow_ranks
-from orchestrator.checks.stragglers import EXCHANGING, SLOW_LINK, SWAP_MIB, WAITING
 from orchestrator.state.condition import Code, Condition, Scalar
 from orchestrator.state.run_state import RunState
+
+WAITING, EXCHANGING = 0.2, 0.3
+"""Shares of the time from which waiting for data, or for the exchange between nodes, is worth a look."""
+SLOW_LINK = 0.7
+"""Times the other links' speed."""
+SWAP_MIB = 512
+"""Swapped memory from which a slow node counts as swapping: systems swap out some of what is never used."""
 
 
 def slow_node(state: RunState) -> Condition | None:
@@ -22,7 +28,9 @@ def slow_node(state: RunState) -> Condition | None:
         return None
     names = [one.name for one in state.members]
     if slow := slow_ranks(leader.part.progress, names):
-        return _slow_rank(slow[0], next((one.usage for one in state.members if one.name == slow[0].node), None))
+        used = next((one.usage for one in state.members if one.name == slow[0].node), None)
+        cluster: dict[str, Scalar] = {"cluster": state.plan.cluster, "nnodes": state.plan.nnodes} if state.plan else {}
+        return _slow_rank(slow[0], used, cluster)
     waiting, exchanging = (leader.part.shares.get(name, 0.0) for name in ("waiting", "exchanging"))
     if waiting >= WAITING:
         return Condition(code=Code.SLOW_DATA, severity="warning", node=leader.name, values={"share": waiting})
@@ -39,8 +47,8 @@ def node_of(label: str, names: list[str]) -> str:
     return node if node in names else ""
 
 
-def _slow_rank(slow: SlowRank, used: ResourceUsage | None) -> Condition:
-    values: dict[str, Scalar] = {"ratio": slow.ratio, "label": slow.label, "balanced": slow.balanced}
+def _slow_rank(slow: SlowRank, used: ResourceUsage | None, cluster: Mapping[str, Scalar]) -> Condition:
+    values: dict[str, Scalar] = {"ratio": slow.ratio, "label": slow.label, "balanced": slow.balanced, **cluster}
     slowed = next((gpu for gpu in used.gpus if gpu.slowed_by), None) if used else None
     code = Code.SLOW_COMPUTE
     if slowed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.state.condition import SEVERITIES, Condition, Severity
+from orchestrator.state.condition import SEVERITIES, Code, Condition, Severity
 from orchestrator.state.conditions import conditions_of
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.run_state import RunState
@@ -31,6 +31,17 @@ class Verdict:
     def is_ok(self) -> bool:
         """Whether nothing is wrong."""
         return self.severity in ("ok", "info")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run, or a container of one that continues, has failed."""
+        return self.phase is Phase.FAILED or Code.CONTAINER_FAILED in self.codes
+
+    @property
+    def is_out_of_sight(self) -> bool:
+        """Whether a part of the run cannot be seen."""
+        missing = {Code.NODE_SILENT, Code.CONTAINER_MISSING} & set(self.codes)
+        return bool(missing) or self.phase in (Phase.LOST, Phase.UNKNOWN)
 
     @property
     def codes(self) -> tuple[str, ...]:

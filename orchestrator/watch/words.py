@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from contract.cost_model.units import duration
+from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.render.printable import printable
 from orchestrator.state.condition import Code, Condition, Severity
 from orchestrator.state.phase import Phase
@@ -40,11 +41,12 @@ def words(condition: Condition, run_id: str, now: float | None = None) -> Condit
     return ConditionWords(text=_safe(text), command=_safe(command))
 
 
-def condition_lines(condition: Condition, run_id: str, now: float | None = None) -> list[str]:
-    """The same as lines of a terminal, the command on a line of its own."""
+def condition_lines(condition: Condition, run_id: str, now: float | None = None, *, named: bool = False) -> list[str]:
+    """The same as lines of a terminal, the command on a line of its own. `named`: with the run, where there are
+    several."""
     shown = words(condition, run_id, now)
     command = [f"  → {shown.command}"] if shown.command else []
-    return [f"{MARKS[condition.severity]} {shown.text}", *command]
+    return [f"{MARKS[condition.severity]} {f'run {run_id}: ' if named else ''}{shown.text}", *command]
 
 
 def _safe(text: str) -> str:
@@ -99,7 +101,7 @@ def _restarted(condition: Condition, run_id: str) -> tuple[str, str]:
     return f"{text}{more}", f"orch why {run_id}"
 
 
-def _slow(condition: Condition, _run_id: str) -> tuple[str, str]:
+def _slow(condition: Condition, run_id: str) -> tuple[str, str]:
     """A node that takes longer than the others for its part of a step."""
     node, ratio = condition.node, _number(condition, "ratio")
     where = _text(condition, "label") or node
@@ -112,8 +114,13 @@ def _slow(condition: Condition, _run_id: str) -> tuple[str, str]:
         mib = _number(condition, "swap_mib")
         swapped = "memory" if mib is None else f"{mib / 1024:.1f} GiB of its memory"
         return f"{text}; {swapped} is swapped out", f"orch doctor --nodes {_word(node)}"
-    part = "; its part is as small as --shares auto makes it" if condition.values.get("balanced") else ""
-    return f"{text}{part}", f"orch doctor --nodes {_word(node)}"
+    is_small = condition.values.get("balanced")
+    part = "its part is as small as --shares auto makes it" if is_small else "--shares auto gives it a smaller part"
+    text += f"; {part}"
+    if not (cluster := _text(condition, "cluster")):
+        return text, f"orch doctor --nodes {_word(node)}"
+    job = ClusterJob(cluster=cluster, nodes=round(_number(condition, "nnodes") or 1))
+    return f"{text}; without it: {job.without(node)}, then: orch restart {run_id}", f"orch doctor {job.on}"
 
 
 def _data(condition: Condition, _run_id: str) -> tuple[str, str]:
@@ -161,7 +168,8 @@ def _failed(condition: Condition, run_id: str) -> tuple[str, str]:
 
 
 def _missing(condition: Condition, run_id: str) -> tuple[str, str]:
-    return f"{condition.node} has no container of the run", f"orch restart {run_id}"
+    what = f"{condition.node} has no container of the run" if condition.node else "a container of the run is missing"
+    return what, f"orch restart {run_id}"
 
 
 def _still_running(condition: Condition, run_id: str) -> tuple[str, str]:

@@ -86,7 +86,7 @@ def asked_by(shell: str, line: str) -> dict[str, str]:
         ("orch launch --resume vis", ["vision-1a2b"]),
         ("orch runs ", ["diff", "rerun"]),
         ("orch runs --state f", ["failed"]),
-        ("orch runs --state failed,s", ["failed,stopped"]),
+        ("orch runs --state failed,st", ["failed,starting", "failed,stopping", "failed,stopped"]),
         ("orch doctor -n ", ["alpha", "beta", "room=lab", "room=study", "tags=fast", "tags=quiet"]),
         ("orch launch --nodes alpha,b", ["alpha,beta"]),
         ("orch launch --master b", ["beta"]),

@@ -16,8 +16,9 @@ from orchestrator.cli.web.address import listening_socket, web_address
 from orchestrator.cli.web.serving import page_server
 from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.run_events import NodeLost, RunLine
+from orchestrator.specs.run_events import RunLine
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import NodeUnanswered
 from tests import lan
 from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
 
@@ -111,8 +112,7 @@ def test_the_first_screen_has_state_progress_curve_and_last_lines(size: tuple[in
 
 
 def test_hostile_text_is_text(site: Site) -> None:
-    error = NodeUnreachableError(HOSTILE, node="beta")
-    site.watch.extra += [NodeLost(node="beta", node_rank=1, error=error)]
+    site.watch.extra += [NodeUnanswered(seen=seen_now(), node="beta", error=HOSTILE)]
     page = site.open()
     page.wait_for_selector("text=<img src=x")
     for view in ("#/runs", "#/run/bad-1", "#/logs?run=bad-1"):

@@ -14,7 +14,7 @@ from contract.cost_model.forecast import Forecast, read_forecast
 from contract.event_lines import decode_event
 from contract.events import Event
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.progress import LOOK_AHEAD, forecast_of
+from orchestrator.fleet.runs.load_state import LOOK_AHEAD
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.phases import Phases
@@ -250,7 +250,8 @@ def test_where_rank_0_is_left_out_the_first_that_trains_speaks(orch: Orch) -> No
 
 
 def test_no_log_is_searched_to_its_end_for_a_forecast(orch: Orch) -> None:
-    here = lan.lan(*THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (TOLD,), ends_with=None)
+    here = lan.lan(
+        *THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (TOLD,) + ("[rank0]: talk",) * 400, ends_with=None
+    )
     detached(orch, here)
     assert json_data(orch("status", "--json", on=here).out)["forecast"] is None
-    assert forecast_of((), RunRecord("none")) is None

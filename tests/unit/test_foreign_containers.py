@@ -70,7 +70,7 @@ def test_the_run_is_shown_and_the_other_container_beside_it(
     plant(here.nodes["beta"], run_id, 7)
     if not recorded:
         no_record(state, run_id)
-    beside = f"! a container that is no part of run {run_id}, attempt 0, is left out on beta (attempt 7)\n  → orch stop"
+    beside = "beta has a container (attempt 7) that is no part of the run: it has ended\n  → orch stop"
     shown = orch("status", run_id, "--json", on=here)
     data = json_data(shown.out)
     assert (shown.code, data["state"], data["attempt"]) == (0, "running", 0)
@@ -120,7 +120,7 @@ def test_what_most_recorded_nodes_show_is_the_run(orch: Orch, here: lan.Lan) -> 
         plant(here.nodes[name], run_id, 1, ends_with=None)
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.attempt, run.foreign, len(run.earlier)) == (1, (), 3)
-    told = f"! attempt 1 of run {run_id} was started from another computer by ana; this one launched attempt 0."
+    told = "! attempt 1 was started from another computer by ana; this one launched attempt 0"
     assert told in orch("status", run_id, on=here).err
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from rich.console import Console, RenderableType
+
+from orchestrator.cli.status import status_data, status_messages
 from orchestrator.render.prometheus import exposition
+from orchestrator.render.runs import run_table, runs_table
 from orchestrator.state.condition import SEVERITIES
 from orchestrator.state.facts import Fact
 from orchestrator.state.fleet_figures import FleetFigures
@@ -73,7 +79,37 @@ def of_page(state: RunState, now: float) -> Shown:
     return run["state"], run["severity"], frozenset(one["code"] for one in run["conditions"])
 
 
-SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {"metrics": of_metrics, "page": of_page}
+def of_status(state: RunState, now: float) -> Shown:
+    """`orch status --json`, and the items of `orch runs --json`; the title and the messages are the same in words."""
+    judged = verdict(state, now)
+    data = json.loads(json.dumps(status_data(state, judged, now)))
+    title = rendered(run_table(state, judged, now)).splitlines()[0]
+    assert title.startswith(f"run {RUN_ID}  {data['state']}"), title
+    said = status_messages(judged, RUN_ID, now)
+    assert [line[:1] in "!" for line in said] == [one["severity"] in ("warning", "error") for one in data["conditions"]]
+    assert (data["progress"]["step"], data["restarts"]) == (progress_of(state, judged.phase, now).step, state.restarts)
+    return data["state"], data["severity"], frozenset(one["code"] for one in data["conditions"])
+
+
+def of_runs(state: RunState, now: float) -> Shown | None:
+    """The list of runs, which shows the phase of those on nodes."""
+    judged = verdict(state, now)
+    if state.run is None:
+        return None
+    text = rendered(runs_table([(state.run, judged)]))
+    assert f"{RUN_ID}  {judged.phase.value} " in text, text
+    return judged.phase.value, judged.severity, frozenset(judged.codes)
+
+
+def rendered(view: RenderableType) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200).print(view)
+    return out.getvalue()
+
+
+SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {
+    "metrics": of_metrics, "page": of_page, "status": of_status, "runs": of_runs,
+}  # fmt: skip
 """What a surface shows of a state at a time; None where it shows nothing of such a run."""
 
 

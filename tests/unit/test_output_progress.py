@@ -94,7 +94,7 @@ def test_status_shows_it_where_the_program_reports_nothing(orch: Orch) -> None:
     ran = orch("status", on=here)
     assert "epoch 3/10 · step 120/400" in ran.out
     assert "(read from its output)" in ran.out
-    assert "! loss is nan since step 300 (from its output)" in ran.err
+    assert "! the loss is NaN since step 300 (read from its output)" in ran.err
     assert json_data(orch("status", "--json", on=here).out)["output"]["epochs"] == 10
     orch("logs", run_id, on=here)
     ended = orch("status", run_id, on=lan.lan(*THREE))

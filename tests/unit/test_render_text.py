@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from contract.events import ResourcesSampled, StepDone
+from contract.event_lines import encode_event
+from contract.events import Event, StepDone
 from contract.log_lines import EVENT_MARK
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.console import COLOURS, colour_of
@@ -23,9 +24,10 @@ from orchestrator.render.runs import run_data, run_table, runs_table
 from orchestrator.render.table import Column, Table
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.facts import LineRead
+from orchestrator.state.facts import LineRead, NodeAnswered, RunSeen
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import verdict
 from tests import lan
 
 
@@ -175,22 +177,37 @@ RUN = Run(
 )  # fmt: skip
 
 
+def held(run: Run, *events: Event) -> RunState:
+    """The state of a run by its containers and the lines of alpha."""
+    state = RunState(run_id=run.run_id)
+    apply(state, RunSeen(seen=AT, run=run))
+    for number, event in enumerate(events):
+        line = RunLine(time=f"2026-01-02T15:04:0{number}Z", node="alpha", node_rank=0, rank=0, text=encode_event(event))
+        apply(state, LineRead(seen=AT, line=line))
+    return state
+
+
+def table_of(state: RunState) -> str:
+    return shown(run_table(state, verdict(state, AT), AT))
+
+
 @pytest.mark.parametrize(
     ("state", "remaining_s", "shown_after"),
     [
-        (State.RUNNING, 3600.0, "· 60 min left, until 2026-01-02 16:04"),
-        (State.RUNNING, 95.0, "· 1.6 min left, until 2026-01-02 15:05"),
-        (State.RUNNING, 1e300, ""),
-        (State.RUNNING, -5.0, ""),
-        (State.RUNNING, None, ""),
-        (State.FAILED, 3600.0, ""),
+        ("running", 3605.0, "· 60 min left, until 2026-01-02 16:04"),
+        ("running", 100.0, "· 1.6 min left, until 2026-01-02 15:05"),
+        ("running", 1e300, ""),
+        ("running", -5.0, ""),
+        ("running", None, ""),
+        ("failed", 3605.0, ""),
     ],
 )
-def test_a_running_run_has_its_remaining_time(state: State, remaining_s: float | None, shown_after: str) -> None:
-    last = StepDone(rank=0, t=AT, step=160, final_step=3000, remaining_s=remaining_s, loss=1.5)
-    members = (Member(node="alpha", node_rank=0, state=state, container=HELD),)
-    title = shown(run_table(replace(RUN, members=members), last)).splitlines()[0].rstrip()
-    assert title == f"run r1  {state.value}  step 160/3,000 (5%) · loss 1.500 {shown_after}".rstrip()
+def test_a_running_run_has_its_remaining_time(state: str, remaining_s: float | None, shown_after: str) -> None:
+    last = StepDone(rank=0, step=160, final_step=3000, remaining_s=remaining_s, loss=1.5)
+    facts = HELD if state == "failed" else replace(HELD, status="running", exit_code=None)
+    members = (Member(node="alpha", node_rank=0, state=facts.state, container=facts),)
+    title = table_of(held(replace(RUN, members=members), last)).splitlines()[0].rstrip()
+    assert title == f"run r1  {state}  step 160/3,000 (5%) · loss 1.500 {shown_after}".rstrip()
 
 
 def test_a_run_is_shown_with_what_its_nodes_use() -> None:
@@ -201,23 +218,23 @@ def test_a_run_is_shown_with_what_its_nodes_use() -> None:
     usage = ResourceUsage(
         cpu_percent=148.6, cpus=2.0, ram_used_mib=3072, ram_limit_mib=4096, swap_used_mib=1536, gpus=(gpu, gpu)
     )
-    used = {"alpha": ResourcesSampled(t=AT, node="alpha", usage=usage)}
-    members = (replace(RUN.members[0], state=State.RUNNING), RUN.members[1])
-    title, head, first, second, other, *_ = shown(
-        run_table(replace(RUN, members=members), None, None, used)
-    ).splitlines()
+    running = replace(HELD, status="running", error="")
+    members = (replace(RUN.members[0], state=State.RUNNING, container=running), RUN.members[1])
+    state = held(replace(RUN, members=members))
+    apply(state, NodeAnswered(seen=AT, node="alpha", usage=usage))
+    title, head, first, second, other, *_ = table_of(state).splitlines()
     assert head.split()[4:7] == ["CPU", "memory", "GPU"]
     assert "149 %  3.0/4.0 GiB + 1.5 swap  97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature" in first
     assert second.strip() == "97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature"
     assert "GiB" not in title + other
-    told = json.loads(json.dumps(run_data(RUN, None, None, used)))["members"]
+    told = json.loads(json.dumps(run_data(state, verdict(state, AT), AT)))["members"]
     assert (told[0]["resources"]["t"], told[0]["resources"]["gpus"][1]["temperature_c"]) == (AT, 84)
     assert told[1]["resources"] is None
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:
     last = StepDone(rank=0, step=12, loss=1.23456, per_s=4567.8, unit="tokens")
-    text = shown(run_table(RUN, last))
+    text = table_of(held(RUN, last))
     assert "run r1  failed  step 12 · loss 1.235 · 4,568 tokens/s" in text
     assert "[/usr/bin/torchrun]: not found" in text
     assert "137  2026-01-02 15:04         2" in text
@@ -226,14 +243,16 @@ def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -
 
 
 def test_runs_are_shown_a_line_each() -> None:
-    text = shown(runs_table((RUN,)))
+    listed = [(RUN, verdict(held(RUN), AT))]
+    text = shown(runs_table(listed))
     assert "r1   failed  3      [/x]  2026-01-02  gpt2 --prompt '[/b]'" in text
-    assert "2026-01-02 15:04" in shown(runs_table((RUN,), wide=True))
+    assert "2026-01-02 15:04" in shown(runs_table(listed, wide=True))
     assert "\x1b" not in text
 
 
 def test_a_run_for_programs() -> None:
-    data = json.loads(json.dumps(run_data(RUN)))
+    state = held(RUN)
+    data = json.loads(json.dumps(run_data(state, verdict(state, AT), AT)))
     assert (data["state"], data["last_event"], data["command"]) == ("failed", None, NASTY)
     assert [(member["node"], member["exit_code"]) for member in data["members"]] == [("alpha", 137), ("?", None)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,24 @@ def test_a_restart_that_is_refused_leaves_the_run_going(
     assert not RunRecord(run_id).is_stopping()
 
 
+def test_a_stop_with_a_full_disk_ends_the_run_and_says_what_is_not_known(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    ran = orch("stop", run_id, on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert (
+        "cannot be written (No space left on device): it does not say that the run was stopped; its nodes do" in ran.err
+    )
+    assert f"✓ run {run_id} stopped, its last checkpoint is not known\n" in ran.err
+
+
 def test_a_restart_that_breaks_off_after_the_stop_says_how_to_resume(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     run_id = detached(orch, here)
@@ -282,7 +302,8 @@ def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(or
 
     del beta.failures["containers"], delta.failures["containers"]
     for command in ("status", "runs"):
-        assert f"run {run_id} was stopped, but not on beta\n  → orch stop {run_id}" in orch(command, on=here).err
+        told = f"the run has ended, but its container on beta runs\n  → orch stop {run_id}"
+        assert told in orch(command, on=here).err
     watched = orch("watch", run_id, on=here)
     assert (watched.code, f"run {run_id} was stopped" in watched.err) == (5, True)
     ended = orch(*ends, *((run_id,) if ends == ("stop",) else ()), on=here)

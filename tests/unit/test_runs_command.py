@@ -53,7 +53,7 @@ def four() -> None:
     ("words", "expected"),
     [
         ("", "mine-4 mine-3 old-2 old-1"),
-        ("--state done", "old-2"),
+        ("--state succeeded", "old-2"),
         ("--state failed,lost", "mine-4 old-1"),
         ("--state failed --state stopped", "mine-3 old-1"),
         ("--user eva", "old-2"),
@@ -104,7 +104,7 @@ def test_a_table_has_the_newest_and_says_how_many_more(orch: Orch) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--state finished", "expected one of done, created, running"),
+        ("--state finished", "expected one of queued, launching, starting"),
         ("--since yesterday", "--since yesterday: expected 10m, 2h"),
         ("--until 9x", "--until 9x: expected"),
         ("--grep (", "not a regular expression"),

@@ -79,8 +79,8 @@ def test_status_flags_it_until_others_are_told(orch: Orch) -> None:
     assert "--shares auto gives it a smaller part" in ran.err
     assert "2.1 x the others' time" in " ".join(ran.out.split())
     told = json_data(orch("status", "--json", on=here).out)
-    (slow,) = told["slow"]
-    assert (slow["node"], round(slow["ratio"], 1)) == ("gamma", 2.1)
+    (slow,) = [one for one in told["conditions"] if one["code"] == "slow_compute"]
+    assert (slow["node"], round(slow["values"]["ratio"], 1)) == ("gamma", 2.1)
 
 
 def test_status_says_nothing_where_all_are_alike(orch: Orch) -> None:
@@ -88,7 +88,7 @@ def test_status_says_nothing_where_all_are_alike(orch: Orch) -> None:
     detached(orch, here)
     ran = orch("status", on=here)
     assert "the others' time" not in ran.out + ran.err
-    assert json_data(orch("status", "--json", on=here).out)["slow"] == []
+    assert json_data(orch("status", "--json", on=here).out)["conditions"] == []
 
 
 def test_a_launch_flags_it_once(orch: Orch) -> None:

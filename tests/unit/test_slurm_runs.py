@@ -26,12 +26,10 @@ from orchestrator.nodes import fake_slurm, slurm
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
-from orchestrator.render.runs import half_stopped_line
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.run import Member, Run, State
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.slurm_double import Cluster, around_sbatch, uni, until
@@ -119,12 +117,6 @@ def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned(
     with pytest.raises(PartialError) as raised:
         left.require_all()
     assert raised.value.hint == "once uni can be reached: orch stop r1"
-    run = Run(
-        run_id="r1", project="orch", attempt=0, user="ana", started_at="", nnodes=1, command="", master="c1",
-        members=(Member(node="c1", node_rank=0, state=State.RUNNING),),
-    )  # fmt: skip
-    assert half_stopped_line(run, on_cluster=True).endswith("not on c1\n  → orch stop r1")
-    assert half_stopped_line(run).endswith("or: orch clean")
 
 
 def test_a_slow_node(uni: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,15 +15,19 @@ from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.survey import places_in, places_of
 from orchestrator.fleet.connect import connected, connected_for, holding, machines_of, others_here, stand_ins
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, only_run_of, run_on_nodes, running_containers
+from orchestrator.fleet.runs.load_state import state_without_lines
 from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.render.printable import printable
-from orchestrator.render.runs import foreign_line, half_launched_line, half_stopped_line, superseded_line
+from orchestrator.render.runs import half_launched_line
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.labels import NODE_NAME
 from orchestrator.specs.run import Run
+from orchestrator.state.condition import BESIDE_THE_RECORD
+from orchestrator.state.verdict import Verdict, verdict
+from orchestrator.watch.words import condition_lines
 
 if TYPE_CHECKING:
     from orchestrator.fleet.connect import Holder
@@ -40,10 +45,14 @@ class StoppedRun:
     """Nodes where it may still run, each with the reason."""
     cluster: str = ""
     """Where it is a job."""
+    is_recorded: bool = True
+    """Whether the record could be written; otherwise its newest lines are not known."""
 
     @property
     def kept(self) -> str:
         """The last checkpoint, in words."""
+        if self.checkpoint_step is None and not self.is_recorded:
+            return "its last checkpoint is not known"
         return "no checkpoint" if self.checkpoint_step is None else f"checkpoint of step {self.checkpoint_step}"
 
     def require_all(self) -> None:
@@ -146,6 +155,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
         checkpoint_step=done.checkpoint_step,
         left=done.left,
         cluster=next((cluster_of(one.node) for one in containers), ""),
+        is_recorded=not done.not_recorded,
     )
 
 
@@ -157,25 +167,21 @@ def tell_missing(found: FoundRuns) -> None:
         say(f"note: {line}")
 
 
-def half_way(run: Run) -> str:
-    """Lines on a run that is only partly stopped or partly launched, or of which nodes show another attempt than the
-    one on record, each with the next step; empty otherwise."""
-    return "\n".join(filter(None, (beside_the_record(run), _half_way(run))))
+def beside_the_record(run: Run, found: FoundRuns) -> str:
+    """Lines on what nodes show of a run beside its record, each with the next step: another attempt, containers that
+    are no part of it or should have ended. Empty where there is nothing of that kind."""
+    now = time.time()
+    return beside_lines(verdict(state_without_lines(run, found, now), now), run)
 
 
-def beside_the_record(run: Run) -> str:
-    """Lines on attempts that this computer's record does not know; empty where nodes show none."""
-    plan = RunRecord(run.run_id).newest_plan()
-    lines = list(filter(None, [spoken_by_nodes(run.run_id)]))
-    lines += [foreign_line(run)] if run.foreign else []
-    if plan and not plan.cluster and plan.attempt < run.attempt:
-        lines.append(superseded_line(run, plan.attempt))
-    return "\n".join(lines)
+def beside_lines(judged: Verdict, run: Run) -> str:
+    """The same by a verdict on the run."""
+    shown = [one for one in judged.conditions if one.code in BESIDE_THE_RECORD]
+    return "\n".join(line for one in shown for line in condition_lines(one, run.run_id, named=True))
 
 
-def _half_way(run: Run) -> str:
+def half_launched(run: Run) -> str:
+    """Lines on a launch that was cut short; empty for another run."""
     record = RunRecord(run.run_id)
-    if (run.is_going and record.was_stopped(run.attempt)) or (run.half_launched and record.is_stopping()):
-        plan = record.plan()
-        return half_stopped_line(run, on_cluster=bool(plan and plan.cluster))
-    return half_launched_line(run) if run.half_launched else ""
+    over = record.is_stopping() or record.outcome()
+    return half_launched_line(run) if run.half_launched and not over else ""

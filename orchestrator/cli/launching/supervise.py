@@ -178,8 +178,9 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
     _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)
     with connected(machines.nodes) as everyone:
-        run = run_on_nodes(find_runs(everyone), wanted)
-        if lines := beside_the_record(run):
+        found = find_runs(everyone)
+        run = run_on_nodes(found, wanted)
+        if lines := beside_the_record(run, found):
             say(lines)
         resume = LaunchOptions(resume=run.run_id)
         plan = plan_to_continue(everyone, machines, resume, ask=not mode.as_json, attempt=run.attempt)

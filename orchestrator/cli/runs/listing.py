@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -28,8 +29,8 @@ def runs(
         "--state",
         metavar="STATE",
         autocompletion=state_words,
-        help="Only runs in this state: running, queued, done, failed, stopped, lost, created, "
-        "unknown; several: running,failed. Repeatable.",
+        help="Only runs in this state: queued, launching, starting, running, restarting, stopping, succeeded, stopped, "
+        "failed, lost, unknown; several: running,failed. Repeatable.",
     ),
     user: str = typer.Option("", "--user", metavar="NAME", help="Only runs that this user launched."),
     since: str = typer.Option(
@@ -52,12 +53,14 @@ def runs(
     """
     if context.invoked_subcommand:
         return _only_a_group(context)
-    from orchestrator.cli.launching.stopping import half_way, tell_missing
+    from orchestrator.cli.launching.stopping import beside_lines, half_launched, tell_missing
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
+    from orchestrator.fleet.runs.load_state import states_of
     from orchestrator.fleet.runs.progress import recorded_history
     from orchestrator.fleet.runs.run_filter import RunFilter
     from orchestrator.render.runs import run_data, runs_table
+    from orchestrator.state.verdict import verdict
 
     wanted = RunFilter(
         states=_states(state or ()), user=user, name=name, grep=_pattern(grep),
@@ -71,23 +74,25 @@ def runs(
     on_nodes = {run.run_id for run in found.runs}
     past = [past for past in recorded_history() if past.run_id not in on_nodes]
     known = bool(found.runs or past)
-    passing = [run for run in found.runs if wanted.passes(run)]
-    recorded = [one for one in past if wanted.passes(one)]
+    now = time.time()
+    judged = ((run, state, verdict(state, now)) for run, state in states_of(found, now))
+    passing = [one for one in judged if wanted.passes(one[0], one[2].phase)]
+    recorded = [one for one in past if wanted.passes(one, one.state)]
     most = limit if limit is not None else SHOWN if output.is_table else 0
     shown, older = (passing[:most], recorded[: max(0, most - len(passing))]) if most else (passing, recorded)
     more = len(passing) + len(recorded) - len(shown) - len(older)
     silent = {name: problem.message for name, problem in found.unreachable.items()}
-    data = {"runs": list(map(run_data, shown)), "history": list(map(asdict, older)), "unreachable": silent,
-            "more": more}  # fmt: skip
+    listed = [run_data(state, one, now) for _, state, one in shown]
+    data = {"runs": listed, "history": list(map(asdict, older)), "unreachable": silent, "more": more}
     if output.as_json or shown or older:
-        names = [*(run.run_id for run in shown), *(one.run_id for one in older)]
-        output.write(data, names, runs_table(shown, older, wide=output.wide))
+        names = [*(run.run_id for run, _, _ in shown), *(one.run_id for one in older)]
+        output.write(data, names, runs_table([(run, one) for run, _, one in shown], older, wide=output.wide))
     else:
         say(_nothing(code, known=known))
     if more and output.is_table:
         say(f"{counted(more, 'older run')} not shown\n  → orch runs --limit 0   # all; fewer: --state, --since, --grep")
-    for line in map(half_way, shown) if output.is_table else ():
-        if line:
+    for run, _, one in shown if output.is_table else ():
+        for line in filter(None, (beside_lines(one, run), half_launched(run))):
             say(line)
     return code
 
@@ -118,9 +123,9 @@ def _nothing(code: int, *, known: bool) -> str:
 def _states(words: Sequence[str]) -> frozenset[str]:
     from orchestrator.fleet.runs.run_filter import STATES
 
-    found = {"succeeded" if word == "done" else word for text in words for word in text.split(",")}
+    found = {word for text in words for word in text.split(",")}
     if unknown := sorted(found - set(STATES)):
-        raise UsageError(f"--state {unknown[0]}: expected one of done, {', '.join(STATES)}")
+        raise UsageError(f"--state {unknown[0]}: expected one of {', '.join(STATES)}")
     return frozenset(found)
 
 

@@ -9,23 +9,25 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Any
 
-from contract.events import ProgressEvent, StepDone
 from orchestrator.checks.hang import timestamp
 from orchestrator.cli.web.plain import as_json, shown
 from orchestrator.cli.web.run_view import RESOURCES, run_view
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import FoundRuns
-from orchestrator.fleet.runs.progress import newest_progress, recorded_history
+from orchestrator.fleet.runs.load_state import recorded_state, states_of
+from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
+from orchestrator.state.phase import phase_of
+from orchestrator.state.progress import progress_of
+from orchestrator.state.verdict import Verdict, verdict
 from orchestrator.watch.view_types import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60
@@ -148,9 +150,11 @@ class RunList:
         """The list. `found`: what the nodes have answered, None as long as they have not; `live`: the run that is
         watched, of which more is known than of others."""
         history = {entry.run_id: entry for entry in recorded_history()}
-        on_nodes = {run.run_id: run for run in found.runs} if found else {}
-        rows = [*map(_on_nodes, on_nodes.values())]
-        rows += [_on_record(entry) for run_id, entry in history.items() if run_id not in on_nodes]
+        now = time.time()
+        on_nodes = states_of(found, now) if found else []
+        rows = [_on_nodes(run, verdict(state, now)) for run, state in on_nodes]
+        known = {run.run_id for run, _ in on_nodes}
+        rows += [_on_record(entry) for run_id, entry in history.items() if run_id not in known]
         for row in rows:
             if live and live.is_on_nodes and row["run_id"] == live.run_id:
                 row |= {"state": live.phase.value, "reason": live.reason, "active": live.phase.is_active}
@@ -174,18 +178,18 @@ class RunList:
             return {}
         known = self._figures.get(run_id)
         if known is None or known[0] != touched:
-            lines = list(islice(record.events(ProgressEvent, newest_first=True), 20))
-            last = newest_progress(line.event for line in reversed(lines))
-            losses = (line.event.loss for line in lines if isinstance(line.event, StepDone))
-            loss = next((loss for loss in losses if loss is not None), last and last.loss)
-            figures = {"step": last.step, "final_step": last.final_step, "loss": loss} if last else {}
+            now = time.time()
+            state = recorded_state(record, now)
+            last = progress_of(state, phase_of(state), now)
+            by_events = last.origin == "event"
+            figures = {"step": last.step, "final_step": last.final_step, "loss": last.loss} if by_events else {}
             self._figures[run_id] = known = (touched, figures)
         return known[1]
 
 
-def _on_nodes(run: Run) -> dict[str, Any]:
+def _on_nodes(run: Run, judged: Verdict) -> dict[str, Any]:
     return {
-        "run_id": run.run_id, "state": run.state.value, "reason": "", "active": run.is_going,
+        "run_id": run.run_id, "state": judged.phase.value, "reason": judged.reason, "active": judged.phase.is_active,
         "started_at": run.started_at, "began": timestamp(run.started_at), "command": run.command, "user": run.user,
         "nodes": [member.node for member in run.members], "attempt": run.attempt, "on_nodes": True,
     }  # fmt: skip

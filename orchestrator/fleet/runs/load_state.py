@@ -74,6 +74,11 @@ def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
     return state
 
 
+def states_of(found: FoundRuns, seen: float) -> list[tuple[Run, RunState]]:
+    """All runs on the nodes, each with its state: no log is read."""
+    return [(run, state_without_lines(run, found, seen)) for run in found.runs]
+
+
 def load_state(run: Run, found: FoundRuns, nodes: Mapping[str, Node], seen: float) -> RunState:
     """The state of a run that nodes show, with the newest lines of each of its containers."""
     record = RunRecord(run.run_id)

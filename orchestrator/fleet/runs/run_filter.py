@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 
 from orchestrator.checks.hang import timestamp
 from orchestrator.specs.past_run import HistoryEntry
-from orchestrator.specs.run import Run, State
+from orchestrator.specs.run import Run
+from orchestrator.state.phase import Phase
 
-STATES = (*(state.value for state in State), "unknown")
-"""States of runs: those of containers, and the one that only a record has."""
+STATES = tuple(phase.value for phase in Phase)
+"""Phases of runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class RunFilter:
     grep: re.Pattern[str] | None = None
     """Found in the id or in the command."""
 
-    def passes(self, run: Run | HistoryEntry) -> bool:
-        state = run.state.value if isinstance(run.state, State) else run.state
+    def passes(self, run: Run | HistoryEntry, state: str) -> bool:
+        """Whether a run in this phase is wanted."""
         at = timestamp(run.started_at)
         return (
             (not self.states or state in self.states)
