@@ -84,6 +84,13 @@ def test_runs_nodes_and_the_next_command(alone: Alone) -> None:
     assert commands(ran) == ["orch monitor", "orch logs 0101-0000-dddd -f"]
 
 
+def test_a_run_that_is_being_stopped(alone: Alone) -> None:
+    recorded("0101-0000-aaaa").mark_stopping()
+    ran = alone()
+    assert ran.out.splitlines()[1].split()[:2] == ["0101-0000-aaaa", "stopping"]
+    assert commands(ran) == ["orch status 0101-0000-aaaa"]
+
+
 @pytest.mark.parametrize(
     ("outcome", "command"), [("stopped", "resume"), ("succeeded", "report"), ("", "status"), ("lost", "status")]
 )
