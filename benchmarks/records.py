@@ -123,7 +123,6 @@ def read_table(lines: int) -> None:
         "all step events": EVENTS,
         "orch runs": (*ORCH, "runs"),
         "orch why RUN": (*ORCH, "why", RUN),
-        "orch report RUN": (*ORCH, "report", RUN, "--to", "report.html"),
     }.items():
         shown, cpu_s, mib = measured(argv)
         print(f"| {label} | {shown:,} | {cpu_s:.2f} | {mib:.0f} | {GOALS.get(label, '')} |", flush=True)

@@ -97,11 +97,11 @@ class RunWriter:
         with self._lock:
             self.flush()
             segments = segments_in(self._lines, stem)
-            last = last_time(segments)
+            end, last = end_of(segments)
             if since is None or since == last:
-                return _end(segments), last, False
+                return end, last, False
             at = _after(segments, since) if since else position(1, 0)
-            return (_end(segments) if at is None else at), since, at is None
+            return (end if at is None else at), since, at is None
 
     def add(self, log: LineLog, line: RunLine) -> None:
         with self._lock:
@@ -314,16 +314,15 @@ def _is_stored(log: LineLog, line: RunLine) -> bool:
     return False
 
 
-def _end(segments: list[Segment]) -> int:
-    return position(segments[-1].number, len(segments[-1].content())) if segments else position(1, 0)
-
-
-def last_time(segments: list[Segment]) -> str:
-    """Time of the last of these lines; empty if there is none."""
-    for segment in reversed(segments):
-        for line in filter(None, map(parse_line, raw_lines_backwards(segment.content()))):
-            return line.time
-    return ""
+def end_of(segments: list[Segment]) -> tuple[int, str]:
+    """Position of the end of these lines, and the time of the last one; of one moment, since others may write."""
+    end = position(1, 0)
+    for number, segment in enumerate(reversed(segments)):
+        content = segment.content()
+        end = end if number else position(segment.number, len(content))
+        for line in filter(None, map(parse_line, raw_lines_backwards(content))):
+            return end, line.time
+    return end, ""
 
 
 def _after(segments: list[Segment], since: str) -> int | None:

@@ -10,7 +10,7 @@ from contract.events import Event
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventCursor, EventReader, EventWriter
-from orchestrator.store.line_log import LineLog, last_time, locked, open_log, settle
+from orchestrator.store.line_log import LineLog, end_of, locked, open_log, settle
 from orchestrator.store.read_lines import WantedLines, merged
 from orchestrator.store.search import ANY_LINE, Needles
 from orchestrator.store.segments import FOLDER, LONGEST, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
@@ -91,7 +91,7 @@ class RunStore:
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
         self.settle()
-        return last_time(segments_in(self.folder / FOLDER, stem_of(node, container)))
+        return end_of(segments_in(self.folder / FOLDER, stem_of(node, container)))[1]
 
     def tail(self, containers: Iterable[tuple[str, str]]) -> Tail:
         """Lines of these containers, each a node and an id, that come from now on."""

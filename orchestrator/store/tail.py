@@ -23,7 +23,7 @@ class Tail:
         self._look()
         newest = {stem: max((number for one, number in self._listed if one == stem), default=0) for stem in stems}
         self._at = {
-            stem: (number, self._listed[stem, number].text_size) if number else (1, 0)
+            stem: (number, len(self._listed[stem, number].content())) if number else (1, 0)
             for stem, number in newest.items()
         }
 
