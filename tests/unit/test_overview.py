@@ -53,7 +53,7 @@ def recorded(run_id: str, outcome: str = "", *, age_s: float = 0.0, command: str
     if outcome:
         record.save_outcome(outcome, "a reason")
     at = record.touched_at() - age_s
-    for file in record.folder.iterdir():
+    for file in record.folder.rglob("*"):
         os.utime(file, (at, at))
     return record
 
