@@ -157,6 +157,8 @@ def _of_rank(part: AttemptPart, event: Event) -> None:
             part.forecast = event.forecast
         case NodesMeasured():
             part.measurement = event.measurement
+        case TrainingResumed():
+            part.resumed = event
         case ConnectivityTested():
             part.tested = event
         case OptionsChosen():

@@ -10,7 +10,7 @@ from typing import Literal
 from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
 from contract.rank_words import work_line
-from orchestrator.checks.output_progress import SILENT_S, UNITS, remaining_s
+from orchestrator.checks.output_progress import SILENT_S, UNITS, output_words, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import AttemptPart, RunState
@@ -65,6 +65,12 @@ class RunProgress:
         return min(1.0, self.step / self.final_step) if self.step is not None and self.final_step else None
 
 
+def words_of_script(progress: RunProgress, *, running: bool) -> str:
+    """Progress of a program that reports no steps itself: what its output says, and its optimizer steps."""
+    output = output_words(progress.printed, running=running, age_s=progress.age_s or 0.0)
+    return " · ".join(filter(None, (output, progress.work)))
+
+
 def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
     """The progress of a run at this time."""
     leader = state.leader
@@ -81,9 +87,9 @@ def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
 
 def work_of(state: RunState) -> RankPosition | None:
     """The newest counts of the lowest rank that makes optimizer steps; None: none does, as far as is known."""
-    ranks = {number: rank for node in state.members for number, rank in node.part.ranks.items()}
-    positions = (ranks[number].position for number in sorted(ranks))
-    return next((one for one in positions if one and one.steps_per_s is not None), None)
+    positions = (rank.position for node in state.members for rank in node.part.ranks.values())
+    counted = (one for one in positions if one and one.steps_per_s is not None)
+    return min(counted, key=lambda one: one.rank or 0, default=None)
 
 
 def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float, last_line: str) -> RunProgress:

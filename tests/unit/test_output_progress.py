@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from contract.event_lines import encode_event
-from contract.events import Event, LineRedrawn, OutputProgress, StepDone
+from contract.event_values import RankPosition
+from contract.events import Event, LineRedrawn, OutputProgress, ResourcesSampled, StepDone
+from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.runs.records import RunRecord
@@ -37,6 +39,10 @@ PROGRESS = OutputProgress(
 )  # fmt: skip
 WORDS = "epoch 3/10 · step 120/400 · loss 2.31 · 3.1 steps/s · 12 min left   (read from its output)"
 ENDED = "epoch 3/10 · step 120/400 · loss 2.31   (read from its output)"
+SAMPLED = ResourcesSampled(
+    usage=ResourceUsage(cpu_percent=40.0, cpus=2.0, ram_used_mib=1024, ram_limit_mib=4096),
+    positions=(RankPosition(rank=0, step=1204, steps_per_s=3.1),),
+)
 NAN = replace(PROGRESS, loss=None, not_finite="nan", not_finite_since=300)
 
 
@@ -100,6 +106,20 @@ def test_status_shows_it_where_the_program_reports_nothing(orch: Orch) -> None:
     orch("logs", run_id, on=here)
     ended = orch("status", run_id, on=lan.lan(*THREE))
     assert "epoch 3/10 · step 120/400   (read from its output)" in ended.out
+
+
+def test_status_and_launch_show_the_optimizer_steps_of_a_script_that_prints_nothing(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = lan.lan(*THREE, says=(encode_event(SAMPLED),), ends_with=None)
+    detached(orch, here)
+    assert "1,204 optimizer steps · 3.1/s\n" in orch("status", on=here).out
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "140")):
+        monkeypatch.setenv(name, value)
+    with Screen(lan.plan(), quiet=False) as screen:
+        shown_on(screen, lan.plan())(line(SAMPLED, rank=None))
+        screen.messages.print("end")
+    assert "1,204 optimizer steps" in capsys.readouterr().err
 
 
 def test_status_shows_the_programs_own_events_first(orch: Orch) -> None:

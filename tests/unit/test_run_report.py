@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from contract.log_lines import EVENT_MARK
 from orchestrator.cli.web.report_file import report_html
 from orchestrator.cli.web.run_view import cause_view
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
@@ -95,7 +94,7 @@ def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
     record.save_plan(replace(lan.plan(), run_id=run_id))
     for line in lines:
         with record.open_log(line.node) as log:
-            log.write(as_json(line))
+            log.add(line)
     return record
 
 

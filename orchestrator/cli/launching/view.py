@@ -14,10 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
-from contract.events import LineRedrawn, OutputProgress
+from contract.events import LineRedrawn
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.output_progress import output_words
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
@@ -45,7 +44,7 @@ from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 from orchestrator.state.phase import Phase, phase_of
-from orchestrator.state.progress import progress_of
+from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.run_state import RunState
 
 REMIND_EVERY_S = 10.0
@@ -80,8 +79,8 @@ class Screen:
         """The one that was printed."""
         self._arrived = False
         """Whether the table was printed for the last time."""
-        self._printed: OutputProgress | None = None
-        """Progress read from the output, while the program's own events report none."""
+        self._printed = ""
+        """Progress read from the output, and optimizer steps, while the program's own events report none."""
         self._bars: dict[str, tuple[float, RunLine]] = {}
         """Time and newest state of each progress bar, of the lowest rank that draws it."""
         self._width = max(len(part.node) for part in plan.nodes)
@@ -196,8 +195,9 @@ class Screen:
             if slow.label not in self._slow:
                 self._slow.add(slow.label)
                 say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
-        printed = progress_of(state, phase_of(state), state.as_of).printed
-        if printed is not self._printed:
+        progress = replace(progress_of(state, phase_of(state), state.as_of), age_s=0.0)  # as it was when it came
+        printed = words_of_script(progress, running=True)
+        if printed != self._printed:
             self._printed = printed
             self._draw()
 
@@ -216,7 +216,7 @@ class Screen:
             state.no_wrap, state.overflow = True, "ellipsis"
             parts.append(state)
         if self._printed:
-            parts.append(Text(output_words(self._printed, running=True), "bold"))
+            parts.append(Text(self._printed, "bold"))
         if not self._draws or not (parts or self._live):
             return
         if self._live is None:
