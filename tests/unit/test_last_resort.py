@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command line that meets a bug."""
 
-    def build(_wanted: str | None) -> None:
+    def build(_wanted: str | None, *, alone: bool) -> None:
         raise KeyError("no such\nthing \x1b[2J")
 
     monkeypatch.setattr(cli, "build_app", build)
