@@ -40,8 +40,6 @@ from contract.events import (
 )
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.monitoring.screen import MonitorApp
 from orchestrator.render.findings import DoctorReport, doctor_screen
 from orchestrator.render.log_lines import LogPrinter
 from orchestrator.render.runs import run_table
@@ -59,6 +57,8 @@ from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.live import LiveState
+from orchestrator.watch.terminal.feed import LiveFeed
+from orchestrator.watch.terminal.screen import MonitorApp
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS = 112
