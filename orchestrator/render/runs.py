@@ -232,7 +232,8 @@ def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     before = " · before the restart" if known.is_before_restart and phase.is_active else ""
     if known.origin != "event":
         running = phase is Phase.RUNNING and not before
-        return printable(words_of_script(known, running=running)) + before
+        words_read = printable(words_of_script(known, running=running))
+        return words_read + before if words_read else ""
     if known.step is None:
         return ""
     words = [f"step {known.step}"]
