@@ -104,7 +104,7 @@ def _out_of_sight(state: RunState, members: list[NodeState]) -> Phase:
     if any(one.silent_since is not None for one in members) or state.unreachable:
         return Phase.LOST
     ended = [one for one in members if has_ended(one)]  # containers of the others were removed
-    return Phase.FAILED if ended and _end_of(state, ended) is Phase.FAILED else Phase.UNKNOWN
+    return Phase.FAILED if ended and end_of(state, ended) is Phase.FAILED else Phase.UNKNOWN
 
 
 def has_ended(node: NodeState) -> bool:
