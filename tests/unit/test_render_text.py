@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from contract.events import Event, StepDone, encode_event
+from contract.event_lines import encode_event
+from contract.events import Event, StepDone
 from contract.log_lines import EVENT_MARK
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.console import COLOURS, colour_of
