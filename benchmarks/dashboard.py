@@ -61,7 +61,7 @@ def fill_records(runs: int, points: int) -> list[str]:
     ids = [RUN, *(f"gpt2-{number:04x}" for number in range(1, runs))]
     for number, run_id in enumerate(ids):
         failed = number == 1
-        outcome = None if not number else ("failed", "rank 1: out of memory") if failed else ("done", "")
+        outcome = None if not number else ("failed", "rank 1: out of memory") if failed else ("succeeded", "")
         record_run(
             run_id, lan.NAMES[: 5 if not number else 3], points=points, seed=number, outcome=outcome,
             began=now - points * 0.42 - 60 - number * 3600, tail=TRACEBACK if failed else (),

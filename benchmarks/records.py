@@ -1,10 +1,11 @@
 """The controller's record of a run: reading a few of very many lines, and following many nodes that write much.
 
 `read`: a record of five million lines of five nodes; CPU time and memory of each command that reads some of them.
+`report`: the same of the report of a run of 100,000 steps.
 `follow`: simulated nodes, each with lines at a constant rate, through the same code as `orch logs -f`; whether all
 lines are on record, CPU time, and growth of memory from the first tenth of the time to the end.
 
-    python -m benchmarks.records [--quick] [--table read follow] [--lines 5000000] [--seconds 600] [--rate 400]
+    python -m benchmarks.records [--quick] [--table read report follow] [--lines 5000000] [--seconds 600] [--rate 400]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.page_scene import record_run
 
 RUN = "large-1"
 START = datetime(2026, 1, 2, 15, tzinfo=UTC).timestamp()
@@ -58,7 +60,8 @@ NEWEST = ("-c", RECORD + "print(next(record.events(StepDone, newest_first=True))
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few lines for a few seconds, to test that it runs")
-    parser.add_argument("--table", nargs="+", choices=("read", "follow"), default=["read", "follow"])
+    tables = ("read", "report", "follow")
+    parser.add_argument("--table", nargs="+", choices=tables, default=tables)
     parser.add_argument("--lines", type=int, default=5_000_000)
     parser.add_argument("--nodes", type=int, default=50, help="nodes that are followed")
     parser.add_argument("--rate", type=float, default=400, help="lines per second of each of these nodes")
@@ -72,6 +75,8 @@ def main() -> int:
             os.environ["XDG_STATE_HOME"] = state
             if table == "read":
                 read_table(options.lines)
+            elif table == "report":
+                report_table(1000 if options.quick else 100_000)
             else:
                 failed |= not follow_table(options.nodes, options.rate, options.seconds)
     return int(failed)
@@ -98,12 +103,12 @@ def read_table(lines: int) -> None:
         with record.open_log(name, "c1") as log:
             for number in range(per_node):
                 time_of_line = moment(START + number / 100)
-                log.keep(RunLine(time=time_of_line, node=name, node_rank=rank, rank=rank, text=text_of(number)))
+                log.add(RunLine(time=time_of_line, node=name, node_rank=rank, rank=rank, text=text_of(number)))
     seconds = time.process_time() - began
-    size = sum(file.stat().st_size for file in record.folder.glob("*.jsonl*"))
-    index = sum(file.stat().st_size for file in record.folder.glob("index.sqlite*"))
+    size = sum(file.stat().st_size for file in record.folder.rglob("*.jsonl*"))
+    index = sum(file.stat().st_size for file in record.folder.glob("events.sqlite*"))
     print(f"\n{lines:,} lines of {len(lan.NAMES)} nodes: {seconds / lines * 1e6:.1f} µs of CPU to record a line, "
-          f"{size / 2**20:,.0f} MiB on disk and {index / 2**20:,.0f} MiB of index\n")  # fmt: skip
+          f"{size / 2**20:,.0f} MiB on disk and {index / 2**20:,.0f} MiB of events\n")  # fmt: skip
     recently = moment(START + per_node / 100 - 10)
     print("| command | lines | CPU s | MiB | goal |\n|---|---|---|---|---|")
     for label, argv in {
@@ -121,10 +126,16 @@ def read_table(lines: int) -> None:
     }.items():
         shown, cpu_s, mib = measured(argv)
         print(f"| {label} | {shown:,} | {cpu_s:.2f} | {mib:.0f} | {GOALS.get(label, '')} |", flush=True)
-    for file in record.folder.glob("index.sqlite*"):
+    for file in record.folder.glob("events.sqlite*"):
         file.unlink()
     shown, cpu_s, mib = measured(NEWEST)
-    print(f"| newest step event, index made again | {shown:,} | {cpu_s:.2f} | {mib:.0f} | |")
+    print(f"| newest step event, events made again | {shown:,} | {cpu_s:.2f} | {mib:.0f} | |")
+
+
+def report_table(steps: int) -> None:
+    record_run(RUN, lan.NAMES, points=steps, outcome=("done", ""))
+    _, cpu_s, mib = measured((*ORCH, "report", RUN, "--to", "report.html"))
+    print(f"\norch report RUN, {steps:,} steps: {cpu_s:.2f} s of CPU, {mib:.0f} MiB")
 
 
 def measured(argv: Sequence[str]) -> tuple[int, float, float]:
@@ -195,7 +206,7 @@ def follow_table(nodes: int, rate: float, seconds: float) -> bool:
     took, cpu_s = time.monotonic() - began, time.process_time() - cpu_began
     missing = sum(missing_lines(one.node.name, total) for one in containers)
     folder = runs_folder() / RUN
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     print(f"\n{nodes} nodes, {rate:g} lines/s each, {seconds:g} s: took {took:.0f} s\n")
     print(
         "| lines written | followed | missing on record | µs of CPU a line | MiB at 1/10 | most MiB | growth | record |"

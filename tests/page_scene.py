@@ -33,7 +33,6 @@ from orchestrator.cli.web.app import WebParts
 from orchestrator.cli.web.fleet import WatchedFleet
 from orchestrator.cli.web.live import LiveStream
 from orchestrator.cli.web.runs import RunCurves, RunList
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
@@ -102,7 +101,7 @@ def record_run(
     points: int,
     seed: int = 0,
     began: float | None = None,
-    outcome: tuple[str, str] | None = ("done", ""),
+    outcome: tuple[str, str] | None = ("succeeded", ""),
     tail: Sequence[str] = (),
     plain: bool = False,
 ) -> RunRecord:
@@ -115,10 +114,9 @@ def record_run(
     record.save_plan(plan)
     every = max(1, points // 12)
     with record.open_log(names[0], "c0") as log:
-        lines: list[str] = []
 
         def say(at: float, text: str, rank: int | None = 0) -> None:
-            lines.append(as_json(RunLine(time=moment(at), node=names[0], node_rank=0, rank=rank, text=text)))
+            log.add(RunLine(time=moment(at), node=names[0], node_rank=0, rank=rank, text=text))
 
         say(zero + 2, encode_event(GenerationStarted(node=names[0], generation=1)), None)
         say(zero + 3, encode_event(RankStarted(node=names[0], device="cuda", torch="2.13.0", precision="bf16")))
@@ -138,26 +136,20 @@ def record_run(
                     at + 0.03,
                     encode_event(CheckpointWritten(rank=0, node=names[0], step=step, verified=True, seconds=1.3)),
                 )
-            if len(lines) > 500:
-                log.write("".join(lines))
-                lines.clear()
         end = zero + 11 + 0.42 * points
         if outcome and outcome[0] == "done":
             say(end, encode_event(TrainingDone(rank=0, node=names[0], step=points, seconds=end - zero)))
             say(end + 0.1, encode_event(Finished(node=names[0], outcome="done")), None)
-        log.write("".join(lines))
     for number, name in enumerate(names):
         with record.open_log(name, f"c{number}") as log:
             samples = min(300, max(2, int(points * 0.42 / 10)))
             for n in range(samples):
                 at = zero + 10 + n * 0.42 * points / samples
                 event = ResourcesSampled(node=name, usage=usage(number, at))
-                log.write(
-                    as_json(RunLine(time=moment(at), node=name, node_rank=number, rank=None, text=encode_event(event)))
-                )
+                log.add(RunLine(time=moment(at), node=name, node_rank=number, rank=None, text=encode_event(event)))
     with record.open_log(names[1], "c1") as log:
         for n, text in enumerate(tail):
-            log.write(as_json(RunLine(time=moment(end + n / 100), node=names[1], node_rank=1, rank=1, text=text)))
+            log.add(RunLine(time=moment(end + n / 100), node=names[1], node_rank=1, rank=1, text=text))
     if outcome:
         record.save_outcome(*outcome)
     return record

@@ -18,7 +18,6 @@ from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
-from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import (
@@ -48,6 +47,7 @@ from orchestrator.state.generation_failures import generation_failure
 from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, StartedEntry, decode_entry, encode_entry
 from orchestrator.state.journal_fold import fold
 from orchestrator.state.postmortem import Evidence, write_postmortem
+from orchestrator.store.run_store import RunStore
 from tests import lan
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
@@ -103,9 +103,11 @@ def _stream(text: str) -> None:
 
 def _record(text: str) -> None:
     with TemporaryDirectory() as folder:
-        (Path(folder) / "alpha@c.log.jsonl").write_bytes(text.encode(errors="surrogatepass"))
-        kept = KeptLines(Path(folder))
-        forwards, backwards = list(kept.in_files()), list(kept.newest("alpha"))
+        lines = Path(folder) / "lines"
+        lines.mkdir()
+        (lines / "alpha@c.0001.jsonl").write_bytes(text.encode(errors="surrogatepass"))
+        store = RunStore(Path(folder))
+        forwards, backwards = list(store.in_files()), list(store.newest("alpha"))
         if forwards != backwards[::-1]:
             raise AssertionError("read forwards and backwards are not the same lines")
 

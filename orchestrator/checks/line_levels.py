@@ -4,7 +4,7 @@ tracebacks, torch's and NCCL's logs. A line without such a mark is `info`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache
 
@@ -32,9 +32,8 @@ _LEVEL_WORD = re.compile(r"(?<![\w'\"])(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRI
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,80}(?:Error|Exception|Interrupt)(?:: |$)|(?:\S{1,80}: )?(?:fatal )?error: ")
 _FRAME = re.compile(r'\s+File "[^"]+", line [0-9]+')
 _WARNING = re.compile(r"(?:\S{1,300}: )?(?:[A-Za-z_]\w{0,60}Warning|[Ww]arning): ")
-_ERROR_TEXTS = (
-    ("traceback",), ("file", "line"), ("error",), ("exception",), ("interrupt",), ("critical",), ("fatal",)
-)  # fmt: skip
+_ERROR_TEXTS = (b"error", b"traceback", b"exception", b"interrupt", b"critical", b"fatal")
+_TORCH_LOG = rb'"text": "(?:\[rank[0-9]{1,9}\]:(?: |\\t)?)*\[?[%b][0-9]{3}'
 
 
 class LineLevel(Enum):
@@ -75,16 +74,22 @@ def level_of(line: RunLine) -> LineLevel:
 
 
 @cache
-def texts_of(level: LineLevel) -> tuple[tuple[str, ...], ...]:
-    """Groups of texts in lower case: each line of at least this level has all texts of a group, in any case, or is
-    indented and continues such a line. Empty: any line has this level."""
+def near_level(level: LineLevel) -> Callable[[bytes], bool] | None:
+    """Whether lines of a record, in lower case, may have one of at least this level, apart from indented ones, which
+    continue others. None: any line has this level."""
     if level is LineLevel.INFO:
-        return ()
+        return None
     warns = level is LineLevel.WARNING
     events = (*_ERROR_EVENTS, *_WARNING_EVENTS) if warns else _ERROR_EVENTS
-    kinds = [(kind,) for kind, event in Event.kinds.items() if issubclass(event, events)]
-    dates = [(f"{letter}{digits:03}",) for letter in ("efw" if warns else "ef") for digits in range(1000)]
-    return (*_ERROR_TEXTS, *((("warn",),) if warns else ()), *kinds, *dates)
+    kinds = [kind.encode() for kind, event in Event.kinds.items() if issubclass(event, events)]
+    texts = (*((b"warn",) if warns else ()), *_ERROR_TEXTS, *kinds)
+    torch_log = re.compile(_TORCH_LOG % (b"efw" if warns else b"ef"))
+
+    def may_reach(lowered: bytes) -> bool:
+        has = any(text in lowered for text in texts) or (b'file \\"' in lowered and b'\\", line ' in lowered)
+        return has or torch_log.search(lowered) is not None
+
+    return may_reach
 
 
 class LevelReader:

@@ -71,17 +71,19 @@ def newest_runs(now: float) -> list[RunLook]:
 
 def _look(record: RunRecord, *, running: bool) -> RunLook:
     from orchestrator.fleet.runs.load_state import recorded_state
-    from orchestrator.state.phase import phase_of
+    from orchestrator.state.phase import Phase, phase_of
     from orchestrator.state.progress import progress_of
 
     now = time.time()
     state = recorded_state(record, now)
     phase, plan = phase_of(state), state.plan
+    if running and phase is Phase.UNKNOWN:
+        phase = Phase.RUNNING
     known = progress_of(state, phase, now)
     done, of = known.step, known.final_step
     return RunLook(
         run_id=record.run_id,
-        state="running" if running else phase.value,
+        state=phase.value,
         step="" if done is None else f"{done:,}/{of:,}" if of else f"{done:,}",
         started_at=plan.started_at if plan else "",
         nodes=len(state.members),
@@ -115,7 +117,7 @@ def _table(runs: Sequence[RunLook]) -> Table:
 def _next(runs: Sequence[RunLook], inventory: Inventory) -> Iterator[str]:
     """Commands that make sense now, most sensible first."""
     if runs:
-        for line in NEXT.get(runs[0].state, ("orch status {run}   # its end was not seen from here",)):
+        for line in NEXT.get(runs[0].state, ("orch status {run}   # asks its nodes",)):
             yield line.format(run=runs[0].run_id)
         return
     from orchestrator.fleet.readiness.quick_look import record_file

@@ -36,7 +36,7 @@ def report(
     runs: RunsArgument = None,
     to: Path | None = typer.Option(None, metavar="FILE", help="The file to write (default: ./RUN.html)."),
     form: ReportFormat = typer.Option(
-        ReportFormat.HTML, "--format", help="html: a file; text, json: written to stdout."
+        ReportFormat.HTML, "--format", metavar="FORMAT", help="html: a file; text, json: written to stdout."
     ),
     as_json: JsonOption = False,
 ) -> int:

@@ -4,16 +4,15 @@ left out."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from rich.text import Text
 
-from contract.events import GroupJoined, RankLeftOut, RankStarted, StepDone
 from orchestrator.render.console import colour_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.state.run_state import AttemptPart, RunState
 
 IMAGE = "image checked"
 CONTAINER = "container started"
@@ -34,8 +33,6 @@ class Phases:
     """Seconds from the start to each phase, by node and phase."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Reason, by node, why it trains nothing."""
-    idle: set[int] = field(default_factory=set)
-    """Ranks that were left out."""
 
     def __post_init__(self) -> None:
         self.began = self.began or self.clock()
@@ -49,32 +46,27 @@ class Phases:
         phases[phase] = self.clock() - self.began
         return True
 
-    def heard(self, run_event: RunEvent) -> list[tuple[str, str]]:
-        """The (node, phase) pairs that a line of a rank shows, whether they are noted or not."""
-        if not isinstance(run_event, RunLine):
-            return []
-        match run_event.event:
-            case RankStarted():  # torchrun starts a rank only when every agent has met the others
-                return [(run_event.node, MASTER)]
-            case GroupJoined():
-                return [(run_event.node, MASTER), (run_event.node, JOINED)]
-            case StepDone():  # rank 0 reports a step for all
-                return [(node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training]
-        return []
+    def shown(self, state: RunState) -> Iterator[tuple[str, str]]:
+        """The (node, phase) pairs that the state of the run shows, whether they are noted or not."""
+        if state.leader and (newest := state.leader.part.progress) and newest.step:  # it reports a step for all
+            yield from ((node, phase) for phase in (MASTER, JOINED, STEP) for node in self.training)
+        for name in self.reached:
+            part = state.nodes[name].part if name in state.nodes else AttemptPart()
+            if part.ranks:  # torchrun starts a rank only when every agent has met the others
+                yield name, MASTER
+            if part.joined:
+                yield name, JOINED
 
-    def leave_out(self, run_event: RunEvent) -> str:
-        """The node that has none but idle ranks since this line; empty otherwise."""
-        event = run_event.event if isinstance(run_event, RunLine) else None
-        if not isinstance(run_event, RunLine) or not isinstance(event, RankLeftOut):
-            return ""
-        if event.rank is None or run_event.node in self.left_out:
-            return ""
-        self.idle.add(event.rank)
-        part = next(part for part in self.plan.nodes if part.node == run_event.node)
-        if not self.idle.issuperset(range(part.first_rank, part.first_rank + part.nproc_per_node)):
-            return ""
-        self.left_out[run_event.node] = printable(event.why or "")
-        return run_event.node
+    def leave_out(self, state: RunState) -> list[str]:
+        """The nodes of which all ranks are idle since the last call."""
+        new = []
+        for part in self.plan.nodes:
+            known = state.nodes[part.node].part.ranks if part.node in state.nodes else {}
+            ranks = [known.get(rank) for rank in range(part.first_rank, part.first_rank + part.nproc_per_node)]
+            if part.node not in self.left_out and all(rank and rank.stage == "left_out" for rank in ranks):
+                self.left_out[part.node] = printable(next(rank.left_out for rank in ranks if rank))
+                new.append(part.node)
+        return new
 
     @property
     def training(self) -> list[str]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from contract.cost_model.units import duration
 from contract.resources import ResourceUsage
-from orchestrator.checks.output_progress import LONGEST_S, output_words
+from orchestrator.checks.output_progress import LONGEST_S
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
@@ -22,7 +22,7 @@ from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
-from orchestrator.state.progress import RunProgress, progress_of
+from orchestrator.state.progress import RunProgress, progress_of, words_of_script
 from orchestrator.state.run_state import NodeState, RunState
 from orchestrator.state.stragglers import SWAP_MIB
 from orchestrator.state.verdict import Verdict
@@ -229,8 +229,8 @@ def _member_data(member: Member) -> dict[str, Any]:
 
 def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     """Step, loss, speed, and for a running run the time that is left."""
-    if known.origin == "output":
-        return output_words(known.printed, running=phase is Phase.RUNNING, age_s=known.age_s or 0.0)
+    if known.origin != "event":
+        return printable(words_of_script(known, running=phase is Phase.RUNNING))
     if known.step is None:
         return ""
     words = [f"step {known.step}"]

@@ -13,6 +13,7 @@ from orchestrator.checks.failure import Failure
 from orchestrator.checks.hang import LastHeard
 from orchestrator.render.printable import printable
 from orchestrator.state.postmortem import Postmortem
+from orchestrator.state.rank_places import together
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,6 +44,7 @@ def why_lines(report: Postmortem) -> Iterator[str]:
         verb = "was" if report.state in ("failed", "unknown", "lost") else "is"
         yield from ("", f"  where each rank {verb}")
         yield from (f"    {printable(place.text)}" for place in report.places)
+        yield from (f"    {line}" for line in [together(report.places)] if line)
     if lines := [one for one in report.heard if one.silent_s is not None]:
         yield from ("", "  last line of each rank")
         yield from (f"    {_last(one)}" for one in sorted(lines, key=lambda one: -(one.silent_s or 0.0)))

@@ -9,7 +9,8 @@ from typing import Literal
 
 from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
-from orchestrator.checks.output_progress import SILENT_S, UNITS, remaining_s
+from contract.rank_words import work_line
+from orchestrator.checks.output_progress import SILENT_S, UNITS, output_words, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import AttemptPart, RunState
@@ -54,9 +55,20 @@ class RunProgress:
     """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
 
     @property
+    def work(self) -> str:
+        """`1,204 optimizer steps · 3.1/s`; empty: the program reports its steps itself, or makes none."""
+        return "" if self.optimizer_steps is None else work_line(self.optimizer_steps, self.steps_per_s)
+
+    @property
     def share(self) -> float | None:
         """From 0 to 1."""
         return min(1.0, self.step / self.final_step) if self.step is not None and self.final_step else None
+
+
+def words_of_script(progress: RunProgress, *, running: bool) -> str:
+    """Progress of a program that reports no steps itself: what its output says, and its optimizer steps."""
+    output = output_words(progress.printed, running=running, age_s=progress.age_s or 0.0)
+    return " · ".join(filter(None, (output, progress.work)))
 
 
 def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
@@ -75,9 +87,9 @@ def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
 
 def work_of(state: RunState) -> RankPosition | None:
     """The newest counts of the lowest rank that makes optimizer steps; None: none does, as far as is known."""
-    ranks = {number: rank for node in state.members for number, rank in node.part.ranks.items()}
-    positions = (ranks[number].position for number in sorted(ranks))
-    return next((one for one in positions if one and one.steps_per_s is not None), None)
+    positions = (rank.position for node in state.members for rank in node.part.ranks.values())
+    counted = (one for one in positions if one and one.steps_per_s is not None)
+    return min(counted, key=lambda one: one.rank or 0, default=None)
 
 
 def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float, last_line: str) -> RunProgress:

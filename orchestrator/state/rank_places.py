@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from contract.event_values import RankPosition
 from contract.events import LivenessReported
 from contract.failures.tracebacks import LIBRARY
-from contract.rank_words import position_line
+from contract.rank_words import position_line, together_line
 from orchestrator.checks.hang import LastHeard
 from orchestrator.state.run_state import RunState
 
@@ -27,6 +28,8 @@ class RankPlace:
     step: int | None = None
     cpu: float | None = None
     """CPU seconds per second."""
+    collectives_per_step: float | None = None
+    """Collectives that it completed for each optimizer step of the last minute."""
     frames: tuple[str, ...] = ()
     """Its Python stack, `FILE:LINE in FUNCTION`, the innermost first; none: not requested, or no answer."""
 
@@ -38,6 +41,12 @@ class RankPlace:
     @property
     def text(self) -> str:
         return position_line(self.rank, self.node, line=self.line or self.at, step=self.step, cpu=self.cpu)
+
+
+def together(places: Sequence[RankPlace]) -> str:
+    """`together: 1.0 collectives per step`, of most ranks; empty: no rank has counted them."""
+    counted = [one.collectives_per_step for one in places if one.collectives_per_step is not None]
+    return together_line(median(counted)) if counted else ""
 
 
 def rank_places(state: RunState) -> tuple[RankPlace, ...]:
@@ -93,4 +102,7 @@ def _not_begun(state: RunState, heard: Sequence[LastHeard]) -> Iterator[str]:
 
 
 def _place(node: str, rank: int, one: RankPosition) -> RankPlace:
-    return RankPlace(rank=rank, node=node, line=one.line or "", step=one.step, cpu=one.cpu, frames=one.frames or ())
+    return RankPlace(
+        rank=rank, node=node, line=one.line or "", step=one.step, cpu=one.cpu,
+        collectives_per_step=one.collectives_per_step, frames=one.frames or (),
+    )  # fmt: skip

@@ -54,8 +54,9 @@ def run_lines(shown: FleetView, width: int, *, ascii_only: bool = False) -> list
 
 def _progress(run: RunView, shown: FleetView, width: int, *, ascii_only: bool) -> Iterator[Text]:
     figures, runs = run.progress, run.phase is Phase.RUNNING
-    if figures.output:
-        yield from (Text(part) for part in figures.output.split(" · "))
+    if figures.output or figures.work:
+        yield from (Text(part) for part in figures.output.split(" · ") if part)
+        yield from (Text(part) for part in figures.work.split(" · ") if part)
     elif figures.step is None:
         yield Text("no step reported yet" if run.phase.is_active else "no step reported", GREY)
         return

@@ -51,6 +51,8 @@ class ProgressFigures:
     """Whether no report has come since the newest restart."""
     output: str = ""
     """Progress read from the output, in words, where the program's own events report none."""
+    work: str = ""
+    """Optimizer steps and their speed, in words, where the program's own events report no steps."""
     last_line: str = ""
     """The newest log line of a rank, where it says more than steps do: before the first, and while none comes."""
 

@@ -95,6 +95,7 @@ def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> Progress
         exchanging=figures.exchanging,
         is_before_restart=figures.is_before_restart,
         output=output_words(figures.printed, running=moves, age_s=age_s),
+        work=figures.work,
         last_line=printable(figures.last_line) if stalled and judged.phase.is_active else "",
     )
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_store import RunStore
 from tests.lab.conftest import LAB, Orch, on_node
 from tests.lab.probe import train
 
@@ -84,7 +84,7 @@ class Record:
     def events(self, *kinds: str) -> list[Told]:
         """In order of time; all kinds where none is named."""
         found = []
-        for line in KeptLines(records(self.orch) / self.run_id).lines():
+        for line in RunStore(records(self.orch) / self.run_id).lines():
             if told := _told(line):
                 found.append(told)
         return sorted((told for told in found if told.kind in kinds or not kinds), key=lambda told: told.at)

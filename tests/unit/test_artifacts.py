@@ -68,7 +68,7 @@ class Place(Shelves):
             data_digest=folder_digest(self.data),
             data_origin=str(self.data),
         )
-        identity = replace(lan.IDENTITY, attempt=attempt)
+        identity = replace(lan.IDENTITY, attempt=attempt, claim=f"{attempt:032x}")
         return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
 
     def start_next_attempt(self, plan: Plan, *elsewhere: str) -> None:

@@ -14,7 +14,6 @@ from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import PHONE, SIDEWAYS, VIEWS, WIDE, chromium, open_page
 from orchestrator.cli.web.address import listening_socket, web_address
 from orchestrator.cli.web.serving import page_server
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.seen import seen_now
@@ -182,5 +181,5 @@ def test_a_log_that_grows(site: Site) -> None:
     page.wait_for_selector("h1 >> text=Logs")
     line = RunLine(time="2026-11-25T01:00:00Z", node="beta", node_rank=1, rank=1, text="a line that comes later")
     with RunRecord(RUN).open_log("beta", "c1") as log:
-        log.write(as_json(line))
+        log.add(line)
     page.wait_for_selector(".lines >> text=a line that comes later", timeout=20_000)

@@ -28,7 +28,6 @@ from orchestrator.cli.web.plain import shown
 from orchestrator.cli.web.runs import RunCurves, RunList
 from orchestrator.cli.web.serving import web_parts
 from orchestrator.fleet.connect import connecting_by
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.findings import DoctorReport, doctor_data
@@ -108,7 +107,7 @@ def test_runs_newest_first_with_their_newest_figures(client: TestClient) -> None
     found = client.get("/api/runs").json()
     rows = {row["run_id"]: row for row in found["runs"]}
     assert list(rows) == ["new-1", "old-1", "cut-1"]
-    assert (rows["new-1"]["step"], rows["new-1"]["final_step"], rows["new-1"]["state"]) == (20, 20, "done")
+    assert (rows["new-1"]["step"], rows["new-1"]["final_step"], rows["new-1"]["state"]) == (20, 20, "succeeded")
     assert rows["new-1"]["loss"] > 1
     assert rows["old-1"]["reason"] == "<img src=x onerror=alert(1)>"
     assert "cannot be read" in rows["cut-1"]["reason"] or rows["cut-1"]["reason"]
@@ -137,7 +136,7 @@ def test_the_steps_of_an_active_run_are_added(client: TestClient) -> None:
     assert curves(client, RUN, name="loss")[0]["steps"] == 30
     text = encode_event(StepDone(rank=0, step=31, loss=0.5))
     with record.open_log("alpha", "c0") as log:
-        log.write(as_json(RunLine(time="2026-11-25T09:00:00Z", node="alpha", node_rank=0, rank=0, text=text)))
+        log.add(RunLine(time="2026-11-25T09:00:00Z", node="alpha", node_rank=0, rank=0, text=text))
     until(lambda: curves(client, RUN, name="loss")[0], lambda run: run["steps"] == 31)
 
 
@@ -198,7 +197,7 @@ def test_the_cause_of_a_failure(client: TestClient) -> None:
 def write(record: RunRecord, *texts: str, node: str = "alpha", second: int = 0) -> None:
     with record.open_log(node, "c1") as log:
         for n, text in enumerate(texts):
-            log.write(as_json(RunLine(time=lan.moment(second, n), node=node, node_rank=0, rank=n % 2, text=text)))
+            log.add(RunLine(time=lan.moment(second, n), node=node, node_rank=0, rank=n % 2, text=text))
 
 
 def texts(page: dict[str, Any]) -> list[str]:

@@ -19,6 +19,9 @@ from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.phases import Phases
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import LineRead
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_state import RunState
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event
@@ -128,14 +131,22 @@ def said(node: str, rank: int, kind: str, **values: object) -> RunLine:
     return RunLine(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
 
+def state_of(*lines: RunLine) -> RunState:
+    state = RunState(run_id="r1")
+    for line in lines:
+        apply(state, LineRead(seen=0.0, line=line))
+    return state
+
+
 def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:
     phases = Phases(plan=lan.plan(THREE), clock=lambda: 1.0)
-    assert phases.leave_out(said("gamma", 2, "left_out", why="its link is slow \x1b[2J")) == "gamma"
-    assert phases.leave_out(said("gamma", 2, "left_out", why="again")) == ""
-    step = said("alpha", 0, "step", step=1)
-    assert phases.leave_out(step) == ""
-    assert {node for node, _ in phases.heard(step)} == {"alpha", "beta"}
-    for node, phase in phases.heard(step):
+    state = state_of(said("gamma", 2, "left_out", why="its link is slow \x1b[2J"))
+    assert phases.leave_out(state) == ["gamma"]
+    assert phases.leave_out(state) == []
+    state = state_of(said("alpha", 0, "step", step=1))
+    assert phases.leave_out(state) == []
+    assert {node for node, _ in phases.shown(state)} == {"alpha", "beta"}
+    for node, phase in list(phases.shown(state)):
         phases.reach(node, phase)
     assert phases.complete
     assert phases.waiting() == ""
@@ -146,9 +157,10 @@ def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:
 def test_a_node_is_left_out_when_all_its_ranks_are() -> None:
     plan = lan.plan_of(lan.spec("alpha"), lan.spec("beta", nproc_per_node=2))
     phases = Phases(plan=plan)
-    assert phases.leave_out(said("beta", 1, "left_out", why="slow")) == ""
+    one, other = (said("beta", rank, "left_out", why="slow") for rank in (1, 2))
+    assert phases.leave_out(state_of(one)) == []
     assert phases.training == ["alpha", "beta"]
-    assert phases.leave_out(said("beta", 2, "left_out", why="slow")) == "beta"
+    assert phases.leave_out(state_of(one, other)) == ["beta"]
     assert phases.training == ["alpha"]
 
 

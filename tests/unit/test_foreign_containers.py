@@ -108,9 +108,7 @@ def test_its_lines_are_kept_apart(orch: Orch, here: lan.Lan) -> None:
     assert f"✓ run {run_id} stopped, no checkpoint\n" in ran.err
     record = RunRecord(run_id)
     assert list(record.lines()) == []
-    assert [file.name.partition("@")[0] for file in (record.folder / FOREIGN).iterdir() if "jsonl" in file.name] == [
-        "beta"
-    ]
+    assert [file.name.partition("@")[0] for file in (record.folder / FOREIGN / "lines").iterdir()] == ["beta"]
 
 
 def test_what_most_recorded_nodes_show_is_the_run(orch: Orch, here: lan.Lan) -> None:

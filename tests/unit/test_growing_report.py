@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from contract.event_lines import encode_event
 from contract.events import StepDone
-from orchestrator.fleet.runs.event_index import EventCursor
 from orchestrator.fleet.runs.evidence import recorded_evidence
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport, report_of
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.events import EventCursor
 from tests import lan
 from tests.page_scene import TRACEBACK, record_run
 
@@ -18,7 +17,7 @@ def keep(record: RunRecord, *steps: int, second: int = 0, node: str = "alpha") -
     with record.open_log(node, "c1") as log:
         for step in steps:
             text = encode_event(StepDone(rank=0, step=step, loss=1.0 / step))
-            log.write(as_json(RunLine(time=lan.moment(second + step), node=node, node_rank=0, rank=0, text=text)))
+            log.add(RunLine(time=lan.moment(second + step), node=node, node_rank=0, rank=0, text=text))
 
 
 def steps(record: RunRecord, growing: GrowingReport) -> tuple[float, ...]:
@@ -53,7 +52,7 @@ def test_an_index_that_is_lost_or_damaged_is_read_again() -> None:
     keep(record, 1, 2)
     growing = GrowingReport(record)
     growing.read()
-    index = record.folder / "index.sqlite"
+    index = record.folder / "events.sqlite"
     for damage in (index.unlink, lambda: index.write_bytes(b"no database" * 1000)):
         damage()
         keep(record, 3)
@@ -76,8 +75,9 @@ def test_a_new_attempt_begins_again_with_its_plan() -> None:
 def test_a_record_cut_in_half() -> None:
     record = RunRecord("r1")
     keep(record, *range(1, 50))
-    file = next(record.folder.glob("*.jsonl"))
+    file = next(record.folder.glob("lines/*.jsonl"))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    (record.folder / "events.sqlite").unlink()
     growing = GrowingReport(record)
     growing.read()
     assert steps(record, growing)[0] == 1
@@ -95,7 +95,7 @@ def test_the_first_event_after_a_marker_is_the_oldest() -> None:
     record = RunRecord("r1")
     keep(record, 2, second=5)
     keep(record, 1, node="beta")
-    lines = list(EventCursor(record.folder).new())
+    lines = list(record.new_events(EventCursor()))
     assert lines[0] is None
     assert [line.node for line in lines[1:] if line] == ["beta", "alpha"]
 

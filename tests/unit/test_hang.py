@@ -106,6 +106,15 @@ def test_a_run_that_hangs_right_now() -> None:
     assert one["line"] == "train.py:14 in main"
 
 
+def test_the_collectives_of_a_step_are_those_of_most_ranks() -> None:
+    counts = (1.0, 1.0, 0.0)
+    each = [sampled(2, node, collectives_per_step=count) for node, count in zip(THREE, counts, strict=True)]
+    containers = dict.fromkeys(THREE, HELD)
+    assert "    together: 1.0 collectives per step" in list(why_lines(story_of(*each, containers=containers)))
+    none = story_of(*(sampled(2, node) for node in THREE), containers=containers)
+    assert "together" not in "\n".join(why_lines(none))
+
+
 def test_a_healthy_script_of_which_rank_0_alone_prints_is_not_accused() -> None:
     """Two hundred epochs: ranks 1 and 2 have written nothing."""
     lines = [

@@ -73,7 +73,7 @@ def test_the_lines_of_a_record_are_shown_without_what_only_nodes_need(
     record = RunRecord("red-1")
     record.save_plan(lan.plan(lan.NAMES))
     with record.open_log("alpha", "c1") as log:
-        log.keep(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text="a\tb"))
+        log.add(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text="a\tb"))
     heavy = ("rich", "ruamel", "docker", "paramiko", "orchestrator.fleet.relay")
     program = (
         "import sys; from orchestrator.cli import main; code = main(['logs', 'red-1', '--tail', '50']); "

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command line that meets a bug."""
 
-    def build(_wanted: str | None) -> None:
+    def build(_wanted: str | None, *, alone: bool) -> None:
         raise KeyError("no such\nthing \x1b[2J")
 
     monkeypatch.setattr(cli, "build_app", build)
@@ -86,7 +86,7 @@ def test_a_terminal_that_lacks_a_character_gets_it_escaped(
     with record.open_log("alpha") as log:
         for text in (told, f"cannot open {name}"):
             line = RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text=text)
-            log.write(json.dumps(vars(line)) + "\n")
+            log.add(line)
     record.save_outcome("failed", "exit code 1")
     (tmp_path / "inventory.yaml").write_text("nodes:\n  alpha: {address: 127.0.0.1, port: 9}\n")
     ran = subprocess.run(

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.events import Event
-from orchestrator.checks.line_levels import LevelReader, LineLevel, level_of, levels_newest_first, texts_of
-from orchestrator.fleet.runs import kept_lines, log_blocks
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines, words_of_level
+from orchestrator.checks.line_levels import LevelReader, LineLevel, level_of, levels_newest_first, near_level
+from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.segments import as_json, parse_line
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 
@@ -60,53 +59,46 @@ PARTS = st.sampled_from((
 
 
 @given(parts=st.lists(PARTS, max_size=9))
-def test_each_line_of_a_level_has_the_texts_by_which_its_block_is_found(parts: list[str]) -> None:
+def test_each_line_of_a_level_has_a_mark_by_which_its_segment_is_found(parts: list[str]) -> None:
     line = said("".join(parts))
-    block = log_blocks.pack(kept_lines.as_json(line).encode())
-    (held,) = _blocks_of(block)
-    for level in LineLevel:
+    for level in (LineLevel.WARNING, LineLevel.ERROR):
+        near = near_level(level)
+        assert near is not None
         if level_of(line).reaches(level):
-            lowered = line.text.lower()
-            assert not texts_of(level) or any(all(text in lowered for text in group) for group in texts_of(level))
-            assert held.may_hold(words_of_level(level))
-
-
-def _blocks_of(content: bytes) -> list[log_blocks.Block]:
-    block = log_blocks._read_header(Path("unread"), content, 0)
-    return [block] if block else []
+            assert near(as_json(line).lower())
 
 
 @pytest.mark.parametrize("kind", sorted(Event.kinds))
-def test_each_event_of_a_level_has_them_too(kind: str) -> None:
+def test_each_event_of_a_level_has_one_too(kind: str) -> None:
     line = said(f'@orch {{"event": "{kind}"}}')
     for level in (LineLevel.WARNING, LineLevel.ERROR):
-        found = any(all(text in line.text for text in group) for group in texts_of(level))
-        assert found >= level_of(line).reaches(level)
+        near = near_level(level)
+        assert near is not None
+        assert near(as_json(line).lower()) >= level_of(line).reaches(level)
 
 
 @pytest.mark.parametrize("tail", [None, 3])
-def test_errors_are_found_without_reading_the_blocks_between_them(
+def test_errors_are_found_without_decoding_the_segments_between_them(
     monkeypatch: pytest.MonkeyPatch, tail: int | None
 ) -> None:
-    monkeypatch.setattr(kept_lines, "BLOCK_BYTES", 700)
+    monkeypatch.setattr("orchestrator.store.line_log.SEGMENT_BYTES", 700)
     texts = [f"step {number}" for number in range(200)]
     texts[20:20] = ["RuntimeError: Error(s) in loading state_dict for Net:", *("\tMissing key" for _ in range(5))]
     texts[90] = "[E1124 12:00:00.000000 12 loop.py:3] it broke"
     found = source(*(said(text, number) for number, text in enumerate(texts)))
-    read, inflate = list[int](), log_blocks._inflate
+    decoded = list[bytes]()
 
-    def counted(file: Path, at: int, size: int, begin: int) -> bytes:
-        read.append(at)
-        return inflate(file, at, size, begin)
+    def counted(raw: bytes) -> RunLine | None:
+        decoded.append(raw)
+        return parse_line(raw)
 
-    monkeypatch.setattr(log_blocks, "_inflate", counted)
+    for module in ("read_lines", "run_store"):
+        monkeypatch.setattr(f"orchestrator.store.{module}.parse_line", counted)
     shown = [line.text for line, _ in select_lines(found, Filter(level=LineLevel.ERROR, tail=tail))]
     errors = [*texts[20:26], texts[90]]
     assert shown == (errors if tail is None else errors[-tail:])
-    assert 3 <= len(read) <= 8
-    read.clear()
+    assert 3 <= len(decoded) <= 40
     assert [line.text for line, _ in select_lines(found, Filter())] == texts
-    assert len(read) > 20
 
 
 LINES = [
@@ -130,7 +122,7 @@ def source(*lines: RunLine) -> LogSource:
     record = RunRecord("r1")
     for line in lines:
         with record.open_log(line.node, "c1") as log:
-            log.keep(line)
+            log.add(line)
     return LogSource(record=record, names=("alpha", "beta"), unreachable={})
 
 
@@ -158,7 +150,7 @@ def test_context_and_level(tail: int | None, wanted: dict[str, object], shown: s
 
 
 def test_of_a_tail_with_context_the_last_matches_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_lines, "BLOCK_BYTES", 700)
+    monkeypatch.setattr("orchestrator.store.line_log.SEGMENT_BYTES", 700)
     lines = [said(f"{'x' if number % 10 == 5 else ''}{number}", number) for number in range(60)]
     found = select_lines(source(*lines), Filter(tail=2, grep=re.compile("x"), context=1))
     assert [line.text for line, _ in found] == ["44", "x45", "46", "54", "x55", "56"]

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from contract.event_lines import encode_event
-from contract.events import Event, GenerationStarted, LivenessReported, OutputProgress, RankFailed, Restarting, StepDone
+from contract.event_values import RankPosition
+from contract.events import (
+    Event,
+    GenerationStarted,
+    LivenessReported,
+    OutputProgress,
+    RankFailed,
+    ResourcesSampled,
+    Restarting,
+    StepDone,
+)
 from contract.resources import ResourceUsage
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
@@ -201,6 +211,12 @@ def test_progress_read_from_the_output_before_a_restart_is_not_current(running: 
     assert (after.is_before_restart, after.remaining_s, after.output) == (
         True, None, "epoch 3/10   (read from its output)",
     )  # fmt: skip
+
+
+def test_a_script_that_prints_nothing_has_optimizer_steps(running: Watched) -> None:
+    position = RankPosition(rank=0, step=1204, steps_per_s=3.1)
+    running.write("alpha", ResourcesSampled(usage=USAGE, positions=(position,)), rank=None)
+    assert running.run.progress.work == "1,204 optimizer steps · 3.1/s"
 
 
 def test_a_report_that_is_repeated_is_one_fault(running: Watched) -> None:

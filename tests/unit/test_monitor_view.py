@@ -168,6 +168,10 @@ def test_what_is_not_known_is_shown_as_such() -> None:
     assert second(step=5, step_age_s=180.0) == "step 5 · last progress 3.0 min ago"
     assert second(step=5, is_before_restart=True) == "step 5 · before the restart"
     assert second(step=5, remaining_s=1e300) == "step 5"
+    assert second(work="1,204 optimizer steps · 3.1/s") == "1,204 optimizer steps · 3.1/s"
+    assert second(output="epoch 3/10   (read from its output)", work="7 optimizer steps") == (
+        "epoch 3/10   (read from its output) · 7 optimizer steps"
+    )
     assert plain(run_lines(view(run=None, looked=False), 80))[0] == "looking for a run  3 of 5 nodes answer"
     assert plain(run_lines(view(run=None), 80))[0] == "no run  3 of 5 nodes answer"
     past = run({"step": 5}, phase=Phase.FAILED, severity="error", reason="rank 1: ValueError", is_on_nodes=False)

@@ -145,7 +145,7 @@ def record(*steps: int) -> RunRecord:
         for step in steps:
             text = lan.event("checkpoint", step=step, verified=True).partition(": ")[2]
             said = RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text)
-            log.write(json.dumps(said.__dict__) + "\n")
+            log.add(said)
     return kept
 
 

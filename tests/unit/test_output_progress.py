@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from contract.event_lines import encode_event
-from contract.events import Event, LineRedrawn, OutputProgress, StepDone
+from contract.event_values import RankPosition
+from contract.events import Event, LineRedrawn, OutputProgress, ResourcesSampled, StepDone
+from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
 from orchestrator.cli.launching.view import Screen
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
 from orchestrator.render.run_summary import key_figures
-from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
@@ -32,6 +38,10 @@ PROGRESS = OutputProgress(
 )  # fmt: skip
 WORDS = "epoch 3/10 · step 120/400 · loss 2.31 · 3.1 steps/s · 12 min left   (read from its output)"
 ENDED = "epoch 3/10 · step 120/400 · loss 2.31   (read from its output)"
+SAMPLED = ResourcesSampled(
+    usage=ResourceUsage(cpu_percent=40.0, cpus=2.0, ram_used_mib=1024, ram_limit_mib=4096),
+    positions=(RankPosition(rank=0, step=1204, steps_per_s=3.1),),
+)
 NAN = replace(PROGRESS, loss=None, not_finite="nan", not_finite_since=300)
 
 
@@ -95,6 +105,20 @@ def test_status_shows_it_where_the_program_reports_nothing(orch: Orch) -> None:
     orch("logs", run_id, on=here)
     ended = orch("status", run_id, on=lan.lan(*THREE))
     assert "epoch 3/10 · step 120/400   (read from its output)" in ended.out
+
+
+def test_status_and_launch_show_the_optimizer_steps_of_a_script_that_prints_nothing(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = lan.lan(*THREE, says=(encode_event(SAMPLED),), ends_with=None)
+    detached(orch, here)
+    assert "1,204 optimizer steps · 3.1/s\n" in orch("status", on=here).out
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "140")):
+        monkeypatch.setenv(name, value)
+    with Screen(lan.plan(), quiet=False) as screen:
+        shown_on(screen, lan.plan())(line(SAMPLED, rank=None))
+        screen.messages.print("end")
+    assert "1,204 optimizer steps" in capsys.readouterr().err
 
 
 def test_status_shows_the_programs_own_events_first(orch: Orch) -> None:
@@ -204,6 +228,19 @@ def test_raw_is_an_option_of_the_command(orch: Orch) -> None:
     assert orch("logs", run_id, "-n", "alpha", "--raw", "--tail", "2", on=here).out.count("\n") == 2
 
 
+def shown_on(screen: Screen, plan: Plan) -> Callable[[RunEvent], None]:
+    """Feeds the state of the run, and shows each event, as the supervisor does."""
+    followed = FollowedRun(RunRecord(plan.run_id))
+    followed.begin(plan, ())
+    show = screen.showing(Arrivals({}, plan, followed.state, polls=False))
+
+    def take(event: RunEvent) -> None:
+        followed.take(event)
+        show(event)
+
+    return take
+
+
 def test_a_launch_draws_progress_and_bars_below_the_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +252,7 @@ def test_a_launch_draws_progress_and_bars_below_the_lines(
         line(LineRedrawn(bar="b", text="50%|#####"), rank=1), line(PROGRESS), line("an ordinary line"), Tick(),
     ]  # fmt: skip
     with Screen(plan, quiet=False) as screen:
-        show = screen.showing(Arrivals({}, plan, polls=False))
+        show = shown_on(screen, plan)
         for each in events:
             show(each)
         screen.messages.print("end")
@@ -228,7 +265,7 @@ def test_a_launch_draws_progress_and_bars_below_the_lines(
 
 def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     with Screen(lan.plan(), quiet=False) as screen:
-        show = screen.showing(Arrivals({}, lan.plan(), polls=False))
+        show = shown_on(screen, lan.plan())
         for each in (line(LineRedrawn(bar="b", text="44%|####")), line(PROGRESS), *of_ranks("hello", 0, 1), Tick()):
             show(each)
     said = capsys.readouterr()

@@ -49,11 +49,11 @@ def recorded(run_id: str, outcome: str = "", *, age_s: float = 0.0, command: str
     record.save_plan(replace(lan.plan(lan.NAMES[:3]), run_id=run_id, command=(command,)))
     with record.open_log("alpha", "c1") as log:
         text = '@orch {"event": "step", "rank": 0, "step": 1003, "loss": 2.0, "final_step": 9000, "t": 1.0}'
-        log.keep(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text=text))
+        log.add(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text=text))
     if outcome:
         record.save_outcome(outcome, "a reason")
     at = record.touched_at() - age_s
-    for file in record.folder.iterdir():
+    for file in record.folder.rglob("*"):
         os.utime(file, (at, at))
     return record
 
@@ -82,6 +82,13 @@ def test_runs_nodes_and_the_next_command(alone: Alone) -> None:
     ran = alone()
     assert ran.out.splitlines()[1].split()[:2] == ["0101-0000-dddd", "running"]
     assert commands(ran) == ["orch monitor", "orch logs 0101-0000-dddd -f"]
+
+
+def test_a_run_that_is_being_stopped(alone: Alone) -> None:
+    recorded("0101-0000-aaaa").mark_stopping()
+    ran = alone()
+    assert ran.out.splitlines()[1].split()[:2] == ["0101-0000-aaaa", "stopping"]
+    assert commands(ran) == ["orch status 0101-0000-aaaa"]
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fleet.runs.kept_lines import KeptLines, KeptLog, as_json
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.read_logs import Filter, LogSource, collect_logs, resolve_logs, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError, OrchError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.line_log import LineLog
+from orchestrator.store.run_store import RunStore
 from tests import lan
 
 TWO = lan.NAMES[:2]
@@ -100,20 +101,23 @@ def test_a_node_that_does_not_answer_leaves_what_is_on_record() -> None:
     beta = found.containers[1].node
     beta.engine.failures["logs"] = EngineError("no answer", node="beta")
     with RunRecord("r1").open_log("alpha") as log:
-        log.write(as_json(RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine")))
+        log.add(RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text="nine"))
     assert texts(gather_lines(found, Filter())) == [*ALL, ("alpha", "nine")]
 
 
-class CutShort(KeptLines):
+class CutShort(RunStore):
     """A folder on which a collection of lines ends in the middle."""
 
-    def open_log(self, node: str, container: str = "") -> KeptLog:
-        class Log(KeptLog):
-            def keep(self, line: RunLine) -> None:
-                super().keep(line)
-                raise MemoryError
+    def open_log(self, node: str, container: str = "", since: str | None = None) -> LineLog:
+        log = super().open_log(node, container, since)
+        add = log.add
 
-        return Log(self.folder, node, container)
+        def ends(line: RunLine) -> None:
+            add(line)
+            raise MemoryError
+
+        log.add = ends  # type: ignore[method-assign]
+        return log
 
 
 def test_a_checkpoint_is_on_record_before_its_line_is_stored() -> None:

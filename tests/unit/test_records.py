@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.runs.records import RunRecord, plan_name, recorded_runs
@@ -23,6 +22,7 @@ from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run_events import RunLine
 from tests import lan
+from tests.unit.conftest import THREE, Orch
 
 
 def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> RunLine:
@@ -32,7 +32,7 @@ def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int =
 def keep(record: RunRecord, *lines: RunLine) -> None:
     for line in lines:
         with record.open_log(line.node) as log:
-            log.write(as_json(line))
+            log.add(line)
 
 
 def test_plan_and_outcome_are_kept() -> None:
@@ -72,15 +72,19 @@ def test_lines_are_merged_in_order_of_time() -> None:
 
 def test_two_followers_of_one_run_keep_each_line_once() -> None:
     record = RunRecord("r1")
-    keep(record, said(1), said(2), said(1), said(2))
-    assert list(record.lines()) == [said(1), said(2)]
+    with record.open_log("alpha", since="") as first, record.open_log("alpha", since="") as second:
+        for log, seconds in ((first, (1, 2)), (second, (1, 2, 3)), (first, (3, 4, 5)), (second, (4, 5))):
+            for one in seconds:
+                log.add(said(one))
+            record.settle()
+    assert list(record.lines()) == [said(1), said(2), said(3), said(4), said(5)]
 
 
 def test_a_line_cut_short_is_left_out_and_harms_no_other() -> None:
     """A crash in the middle of a line: the next line begins on its own, and the cut one comes again."""
     record = RunRecord("r1")
     keep(record, said(1), said(2))
-    file = record.folder / "alpha.log.jsonl"
+    file = record.folder / "lines/alpha@.0001.jsonl"
     file.write_bytes(file.read_bytes()[:-9])
     assert list(record.lines()) == [said(1)]
 
@@ -112,6 +116,7 @@ LINES = st.lists(
         text=st.text(),
     ).map(lambda line: RunLine(**{**vars(line), "node_rank": lan.NAMES.index(line.node)})),
     max_size=30,
+    unique=True,
 )
 
 
@@ -142,6 +147,7 @@ def test_runs_are_listed_newest_first() -> None:
 
 def test_nothing_recorded() -> None:
     assert (recorded_runs(), recorded_history(), list(RunRecord("r1").lines())) == ([], [], [])
+    assert (list(RunRecord("r1").events("step")), RunRecord("r1").folder.exists()) == ([], False)
 
 
 def test_one_bad_plan_hides_no_other_run() -> None:
@@ -178,8 +184,8 @@ def test_everything_of_a_run_is_for_its_user_alone(state: Path) -> None:
     finally:
         os.umask(before)
     modes = {path.name: path.stat().st_mode & 0o777 for path in state.rglob("*")}
-    assert {mode for name, mode in modes.items() if name in ("runs", "r1")} == {0o700}
-    assert {mode for name, mode in modes.items() if name not in ("runs", "r1")} == {0o600}
+    assert {mode for name, mode in modes.items() if name in ("runs", "r1", "lines")} == {0o700}
+    assert {mode for name, mode in modes.items() if name not in ("runs", "r1", "lines")} == {0o600}
     assert len(modes) >= 6
 
 
@@ -252,3 +258,21 @@ def test_a_run_that_is_taken_over_again_keeps_its_end_and_its_lineage() -> None:
     record.save_outcome("succeeded", "")
     record.save_takeover(plan, {}, source="alpha", by="ana")
     assert record.outcome() == ("succeeded", "")
+
+
+def test_records_of_an_earlier_version_are_left_out_in_one_line_and_removed_by_clean(orch: Orch) -> None:
+    RunRecord("new-1").save_plan(lan.plan())
+    for name, files in (("old-1", ("alpha@c1.log.jsonl.gz", "outcome.json")), ("old-2", ("plan.json",))):
+        RunRecord(name).folder.mkdir(parents=True)
+        for file in files:
+            (RunRecord(name).folder / file).write_bytes(b"{}")
+    RunRecord("active-1").save_plan(lan.plan())
+    (RunRecord("active-1").folder / "alpha@c1.log.jsonl").write_text("a line of before\n")
+    line = "note: the records of 3 runs were made by an earlier version: left out\n  → orch clean   # removes them\n"
+    here = lan.lan(*THREE)
+    for words in (("runs",), ("search", "line")):
+        ran = orch(*words, on=here)
+        assert ran.err.count(line) == 1
+        assert "old-" not in ran.out
+    assert "the records of old-1, old-2, which an earlier version made, are removed" in orch("clean", on=here).err
+    assert sorted(folder.name for folder in RunRecord("new-1").folder.parent.iterdir()) == ["active-1", "new-1"]

@@ -23,7 +23,7 @@ from orchestrator.render.printable import printable
 from orchestrator.render.runs import run_data, run_table, runs_table
 from orchestrator.render.table import Column, Table
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
-from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import LineRead, NodeAnswered, RunSeen
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
@@ -133,15 +133,21 @@ def test_phases_from_the_first_container_to_the_first_step() -> None:
     assert not phases.reach("alpha", "image checked")
     assert phases.waiting() == "waiting for beta, gamma: not yet image checked"
 
-    assert phases.heard(event("started", "beta")) == [("beta", MASTER)]
-    assert phases.heard(event("joined", "beta")) == [("beta", MASTER), ("beta", JOINED)]
-    assert phases.heard(event("done", "beta")) == phases.heard(said("talk")) == phases.heard(Tick()) == []
-    for node, phase in phases.heard(event("joined", "beta")):
+    state = RunState(run_id="r1")
+
+    def after(line: RunLine) -> list[tuple[str, str]]:
+        apply(state, LineRead(seen=0.0, line=line))
+        return list(phases.shown(state))
+
+    assert after(event("generation", "beta")) == []
+    assert after(event("started", "beta")) == [("beta", MASTER)]
+    assert after(event("joined", "beta")) == [("beta", MASTER), ("beta", JOINED)]
+    for node, phase in phases.shown(state):
         phases.reach(node, phase)
     assert "1/3 joined" in phases.line("alpha").plain
     assert not phases.complete
 
-    for node, phase in phases.heard(event("step", "alpha", step=1)):
+    for node, phase in after(event("step", "alpha", step=1)):
         phases.reach(node, phase)
     assert phases.complete
     assert [line.count("✓") for line in phases.table().plain.splitlines()] == [4, 3, 3]

@@ -115,7 +115,7 @@ def test_keys_zoom_and_one_cursor_for_all_charts(browser: Any, tmp_path: Path) -
 
 def test_without_javascript_the_key_figures_are_there(browser: Any, tmp_path: Path) -> None:
     opened = Opened(browser, tmp_path, report("r1", steps=30, nodes=1), size=PHONE, java_script_enabled=False)
-    assert opened.page.locator("h1").inner_text() == "Run r1: done"
+    assert opened.page.locator("h1").inner_text() == "Run r1: succeeded"
     assert opened.page.locator("dd").first.inner_text() == "30 of 30"
     assert opened.page.locator("tr", has_text="loss").first.is_visible()
     opened.context.close()

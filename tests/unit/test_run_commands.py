@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,24 @@ def test_a_restart_that_is_refused_leaves_the_run_going(
         ((_, facts),) = here.nodes[name].engine.made.values()
         assert (facts.labels["orch.attempt"], facts.status) == ("0", "running")
     assert not RunRecord(run_id).is_stopping()
+
+
+def test_a_stop_with_a_full_disk_ends_the_run_and_says_what_is_not_known(
+    orch: Orch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    ran = orch("stop", run_id, on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert (
+        "cannot be written (No space left on device): it does not say that the run was stopped; its nodes do" in ran.err
+    )
+    assert f"✓ run {run_id} stopped, its last checkpoint is not known\n" in ran.err
 
 
 def test_a_restart_that_breaks_off_after_the_stop_says_how_to_resume(orch: Orch) -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from contract.log_lines import EVENT_MARK
 from orchestrator.cli.web.report_file import report_html
 from orchestrator.cli.web.run_view import cause_view
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
@@ -95,7 +94,7 @@ def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
     record.save_plan(replace(lan.plan(), run_id=run_id))
     for line in lines:
         with record.open_log(line.node) as log:
-            log.write(as_json(line))
+            log.add(line)
     return record
 
 
@@ -271,7 +270,7 @@ def test_key_figures_without_scripts() -> None:
     page = report_html([report_of(whole_run())], made_at="now", version="1")
     noscript = page.partition("<noscript")[2].partition("</noscript>")[0]
     for words in (
-        "Run r1: done",
+        "Run r1: succeeded",
         "<dt>Step</dt><dd>15 of 30</dd>",
         "<th>loss</th><td>10</td><td>1 at 10</td><td>2</td>",
     ):
@@ -306,7 +305,7 @@ def test_text(orch: Orch) -> None:
     keep("r1", [*whole_run(), said(41, HOSTILE)])
     keep("r2", whole_run()[:12])
     out = orch("report", "r1", "--format", "text").out
-    assert out.startswith("run r1   done\n")
+    assert out.startswith("run r1   succeeded\n")
     assert re.search(r"^  Step +15 of 30$", out, re.MULTILINE)
     assert re.search(r"^  loss +10 +1 at 10 +2$", out, re.MULTILINE)
     assert "\x1b" not in out

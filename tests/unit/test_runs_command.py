@@ -15,7 +15,6 @@ from contract.cost_model.forecast import read_forecast
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, fetch, folder_digest
 from orchestrator.fleet.runs.compare import facts_of
-from orchestrator.fleet.runs.kept_lines import as_json
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import PreflightError
 from orchestrator.specs.run import RUN_ID
@@ -125,7 +124,7 @@ def say(record: RunRecord, *texts: str, node: str = "alpha") -> None:
     rank = lan.NAMES.index(node)
     with record.open_log(node) as log:
         for second, text in enumerate(texts):
-            log.write(as_json(RunLine(time=lan.moment(second), node=node, node_rank=rank, rank=rank, text=text)))
+            log.add(RunLine(time=lan.moment(second), node=node, node_rank=rank, rank=rank, text=text))
 
 
 def happening(kind: str, **values: object) -> str:
@@ -212,7 +211,7 @@ def test_runs_that_are_not_on_record(orch: Orch) -> None:
 def test_a_damaged_record_is_compared_as_far_as_it_goes(orch: Orch) -> None:
     two()
     (RunRecord("b-2").folder / "plan-0.json").write_text('{"run_id": "b-')
-    with next(RunRecord("b-2").folder.glob("*.log.jsonl")).open("a") as log:
+    with next(RunRecord("b-2").folder.glob("lines/*.jsonl")).open("a") as log:
         log.write('{"time": "2026\x00')
     ran = orch("runs", "diff", "a-1", "b-2", "--json")
     assert ran.code == 0

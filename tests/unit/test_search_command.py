@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from orchestrator.fleet.runs import log_blocks
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store import search
+from orchestrator.store.segments import parse_line
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch
@@ -19,7 +18,7 @@ def keep(run: str, *texts: str, node: str = "alpha", rank: int | None = 0, start
     with record.open_log(node, "c1") as log:
         for second, text in enumerate(texts, start):
             number = lan.NAMES.index(node)
-            log.keep(RunLine(time=lan.moment(second), node=node, node_rank=number, rank=rank, text=text))
+            log.add(RunLine(time=lan.moment(second), node=node, node_rank=number, rank=rank, text=text))
     return record
 
 
@@ -27,7 +26,7 @@ def keep(run: str, *texts: str, node: str = "alpha", rank: int | None = 0, start
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs; in one of them every few lines are a block."""
     monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.setattr("orchestrator.fleet.runs.kept_lines.BLOCK_BYTES", 500)
+    monkeypatch.setattr("orchestrator.store.line_log.SEGMENT_BYTES", 500)
     keep("red-1", *(f"step {number}" for number in range(60)), "RuntimeError: CUDA out of memory. Tried 2 GiB")
     keep("red-1", "connection reset by peer", "Out Of Memory again", node="beta", rank=None, start=100)
     keep("blue-1", "all is well", "out of\tmemory\x1b[31m?", start=200)
@@ -98,21 +97,19 @@ def test_no_record_at_all(orch: Orch) -> None:
     assert orch("search", "loss").err == "no line on record has loss\n"
 
 
-def test_no_block_without_the_words_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.fleet.runs.kept_lines.BLOCK_BYTES", 500)
+def test_no_line_without_the_words_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.store.line_log.SEGMENT_BYTES", 500)
     record = keep("r1", *(f"step {number} of the training" for number in range(100)), "a needle", *["hay stack"] * 50)
-    read: list[Path] = []
-    inflate = log_blocks._inflate
+    decoded: list[bytes] = []
 
-    def counted(file: Path, at: int, size: int, begin: int) -> bytes:
-        read.append(file)
-        return inflate(file, at, size, begin)
+    def counted(raw: bytes) -> RunLine | None:
+        decoded.append(raw)
+        return parse_line(raw)
 
-    monkeypatch.setattr(log_blocks, "_inflate", counted)
-    found = list(record.lines(words=log_blocks.words_in("NEEDLE!"), passes=lambda line: "needle" in line.text))
-    assert ([line.text for line in found], len(read)) == (["a needle"], 1)
+    monkeypatch.setattr("orchestrator.store.read_lines.parse_line", counted)
+    found = list(record.lines(needles=search.words(["NEEDLE!"]), passes=lambda line: "needle" in line.text))
+    assert ([line.text for line in found], len(decoded)) == (["a needle"], 1)
     assert len(list(record.lines())) == 151
-    assert len(read) > 20
 
 
 def test_a_run_of_which_only_lines_are_known(orch: Orch) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import _REMOVE
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import BEHIND_S, FIRST_S, Rendezvous
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.command import in_miniature
@@ -187,7 +189,8 @@ class Rehearsal:
 
     def __post_init__(self) -> None:
         self.nodes = {name: FakeNode(name, programs=self.table(name)) for name in THREE}
-        self.roll_call = Rendezvous(self.nodes, lan.plan(THREE), self.clock)
+        self.followed = FollowedRun(RunRecord("r1"))
+        self.roll_call = Rendezvous(self.nodes, lan.plan(THREE), self.followed.state, self.clock)
 
     def table(self, name: str) -> Any:
         row = " 0: 0B00000A:9C40 0B00000A:3044 01 0\n"  # 10.0.0.11:12356, established
@@ -227,6 +230,7 @@ def test_nobody_comes() -> None:
 def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
     rehearsal = Rehearsal()
     started = RunLine(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
+    rehearsal.followed.take(started)
     assert rehearsal.roll_call.hear(started) == list(THREE)
     assert rehearsal.after(FIRST_S + 1) == []
 

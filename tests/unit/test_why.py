@@ -119,11 +119,11 @@ def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read
     record, plan = RunRecord("long-1"), lan.plan(("alpha",))
     plan = replace(plan, nodes=(replace(plan.nodes[0], nproc_per_node=2),))
     with record.open_log("alpha") as kept:
-        kept.keep(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
+        kept.add(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
         for number in range(25):
-            kept.keep(said(1, f"rank 1 loads file {number}", 1, "alpha"))
+            kept.add(said(1, f"rank 1 loads file {number}", 1, "alpha"))
         for number in range(30_000):
-            kept.keep(said(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
+            kept.add(said(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
     lines = evidence_lines(record, plan)
     assert len(lines) == 1 + LAST_LINES + 1
     assert kind_of(lines[0].event) == "stacks"
@@ -435,7 +435,7 @@ def test_lines_in_a_record(orch: Orch) -> None:
     record.save_plan(lan.plan(THREE))
     with record.open_log("alpha") as log:
         for number, line in enumerate(SAYS):
-            log.keep(said(number, line.partition(": ")[2]))
+            log.add(said(number, line.partition(": ")[2]))
     ran = orch("why", "old-1", on=lan.lan(*THREE))
     assert "ValueError: label 11" in ran.out
 

@@ -11,6 +11,7 @@ from orchestrator.cli.launching.cluster_launch import ready_on, tell_queue
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import progress_view, report_error, say
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot_job
 from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
@@ -18,13 +19,14 @@ from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.state.run_state import RunState
 
 
 def run_once_on(
     inventory: Inventory,
     options: LaunchOptions,
     shape: Callable[[LaunchRequest], LaunchRequest],
-    hearing: Callable[[Plan], AbstractContextManager[Callable[[Update], None]]],
+    hearing: Callable[[Plan, RunState], AbstractContextManager[Callable[[Update], None]]],
     *,
     prog: str,
     wait_s: float,
@@ -32,8 +34,8 @@ def run_once_on(
 ) -> tuple[Plan, OneShotResult]:
     """Run this on the cluster `options.on`, and return the plan with the nodes that its job got, and the result.
 
-    `shape` makes the request that of a temporary run; `hearing` yields, for a plan, what receives its events. `prog`:
-    the command, for messages. DeadlineError: the job has not started within `wait_s`.
+    `shape` makes the request that of a temporary run; `hearing` yields, for a plan and the state of its run, what
+    receives its events. `prog`: the command, for messages. DeadlineError: the job has not started within `wait_s`.
     """
     mode, left = OutputMode(as_json=quiet, confirmed=True), list[OrchError]()
 
@@ -44,11 +46,16 @@ def run_once_on(
     with ready_on(inventory, options, mode, shape=shape, prog=prog) as run:
         if run.code:
             say(f"code: {run.code}, copied to {run.carrier.name} once")
-        with hearing(run.plan) as hear, progress_view(quiet=quiet, lines=True, notes=True) as view:
+        followed = FollowedRun(RunRecord(run.plan.run_id))
+        with hearing(run.plan, followed.state) as hear, progress_view(quiet=quiet, lines=True, notes=True) as view:
             callbacks = OneShotCallbacks(notify=view.notify, update=hear, left_behind=tell_left, silent=report_error)
             try:
                 result = run_one_shot_job(
-                    run, callbacks, waiting=lambda attempt: tell_queue(attempt, run.carrier), wait_s=wait_s
+                    run,
+                    callbacks,
+                    waiting=lambda attempt: tell_queue(attempt, run.carrier),
+                    wait_s=wait_s,
+                    followed=followed,
                 )
             except KeyboardInterrupt:
                 say("\nstopped" if left else f"\nstopped; nothing of it is left on {run.carrier.name}")

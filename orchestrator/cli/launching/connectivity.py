@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 
 import typer
 
-from contract.events import GroupJoined
 from orchestrator.checks import firewall, reachability
 from orchestrator.checks.slow_links import slow_links
 from orchestrator.cli.launching.checked_plan import check_and_plan
@@ -18,6 +17,8 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals, Rendezvous
 from orchestrator.nodes.interface import Node
@@ -32,7 +33,8 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import Replanned, RunLine
+from orchestrator.specs.run_events import Replanned
+from orchestrator.state.run_state import RunState
 
 Report = Callable[[str], object]
 
@@ -66,10 +68,11 @@ def _test_on_machines(
         if plan.nnodes > 1:
             _check_connections(reached, plan, request, report)
         nodes = {node.name: node for node in reached}
-        stages = _Stages(Rendezvous(nodes, plan), plan, report)
+        followed = FollowedRun(RunRecord(plan.run_id))
+        stages = _Stages(Rendezvous(nodes, plan, followed.state), plan, report)
         try:
             callbacks = OneShotCallbacks(update=stages.hear, left_behind=report_error)
-            return plan, run_one_shot(nodes, plan, request, callbacks)
+            return plan, run_one_shot(nodes, plan, request, callbacks, followed)
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")
             raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -81,9 +84,9 @@ def _test_on_cluster(
     from orchestrator.cli.launching.cluster_one_shot import run_once_on
 
     @contextmanager
-    def hearing(plan: Plan) -> Iterator[Callable[[Update], None]]:
+    def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
         report(f"testing {counted(plan.nnodes, 'node')} of {plan.cluster}, {plan.backend}")
-        yield _Stages(Arrivals({}, plan, polls=False), plan, report).hear
+        yield _Stages(Arrivals({}, plan, state, polls=False), plan, report).hear
 
     return run_once_on(
         inventory,
@@ -147,15 +150,14 @@ class _Stages:
 
     def __init__(self, arrivals: Arrivals, plan: Plan, report: Report) -> None:
         self._arrivals, self._plan, self._report = arrivals, plan, report
-        self._joined: set[int | None] = set()
+        self._joined = False
 
     def hear(self, update: Update) -> None:
         if isinstance(update, Replanned):
-            self._plan, self._joined = update.plan, set()
+            self._plan, self._joined = update.plan, False
         if new := self._arrivals.hear(update):
             self._report(f"· {', '.join(new)} reached the master ({len(self._arrivals.here)} of {self._plan.nnodes})")
-        event = update.event if isinstance(update, RunLine) else None
-        if isinstance(event, GroupJoined) and event.rank not in self._joined:
-            self._joined.add(event.rank)
-            if len(self._joined) == self._plan.world_size:
-                self._report(f"· all {self._plan.world_size} ranks joined; testing collectives and links")
+        ranks = [rank for node in self._arrivals.state.members for rank in node.part.ranks.values()]
+        if not self._joined and sum(rank.stage == "joined" for rank in ranks) == self._plan.world_size:
+            self._joined = True
+            self._report(f"· all {self._plan.world_size} ranks joined; testing collectives and links")

@@ -17,6 +17,8 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
@@ -28,6 +30,7 @@ from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.state.run_state import RunState
 
 
 def run_bench(inventory: Inventory, options: LaunchOptions, output: Output, *, wait_s: float) -> int:
@@ -76,9 +79,9 @@ def _measure_on_cluster(
     from orchestrator.cli.launching.view import Screen
 
     @contextmanager
-    def hearing(plan: Plan) -> Iterator[Callable[[Update], None]]:
+    def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
         with Screen(plan, quiet=quiet, forecasts=False, on_machines=False) as screen:
-            yield screen.showing(Arrivals({}, plan, polls=False))
+            yield screen.showing(Arrivals({}, plan, state, polls=False))
 
     command = options.command or DEFAULT_COMMAND
     measuring(command)  # refuse a script, which cannot be measured
@@ -117,10 +120,11 @@ def run_probe(
     by_name = {node.name: node for node in nodes}
     with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
         notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
-        hear = screen.showing(Arrivals(by_name, plan))
+        followed = FollowedRun(RunRecord(plan.run_id))
+        hear = screen.showing(Arrivals(by_name, plan, followed.state))
         callbacks = OneShotCallbacks(notify=notify, update=hear, left_behind=report_error)
         try:
-            return run_one_shot(by_name, plan, request, callbacks)
+            return run_one_shot(by_name, plan, request, callbacks, followed)
         except KeyboardInterrupt:
             say("\nthe measurement was stopped; nothing is left on the nodes")
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -24,7 +24,9 @@ from orchestrator.fleet.images.additions import read_additions
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
+from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import require_values
+from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
@@ -193,6 +195,9 @@ def _run(
     if mode.detach:
         screen.close()
         return detach(plan, mode)
-    pool, hear = NodePool(nodes=by_name, request=request), screen.showing(Arrivals(by_name, plan))
-    attended = Attended(pool=pool, plan=plan, containers=containers, hear=hear, screen=screen, hooks=hooks)
+    pool, followed = NodePool(nodes=by_name, request=request), FollowedRun(RunRecord(plan.run_id))
+    hear = screen.showing(Arrivals(by_name, plan, followed.state))
+    attended = Attended(
+        pool=pool, plan=plan, containers=containers, followed=followed, hear=hear, screen=screen, hooks=hooks
+    )
     return see_through(attended, mode)

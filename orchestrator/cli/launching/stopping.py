@@ -45,10 +45,14 @@ class StoppedRun:
     """Nodes where it may still run, each with the reason."""
     cluster: str = ""
     """Where it is a job."""
+    is_recorded: bool = True
+    """Whether the record could be written; otherwise its newest lines are not known."""
 
     @property
     def kept(self) -> str:
         """The last checkpoint, in words."""
+        if self.checkpoint_step is None and not self.is_recorded:
+            return "its last checkpoint is not known"
         return "no checkpoint" if self.checkpoint_step is None else f"checkpoint of step {self.checkpoint_step}"
 
     def require_all(self) -> None:
@@ -151,6 +155,7 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
         checkpoint_step=done.checkpoint_step,
         left=done.left,
         cluster=next((cluster_of(one.node) for one in containers), ""),
+        is_recorded=not done.not_recorded,
     )
 
 

@@ -52,6 +52,7 @@ class Attended:
     pool: NodePool
     plan: Plan
     containers: Sequence[RunningContainer]
+    followed: FollowedRun
     hear: Callable[[Update], None]
     hooks: HookSpec = field(default_factory=HookSpec)
     looks: int = LOOKS
@@ -66,10 +67,9 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
     from orchestrator.cli.launching.view import tell_end
     from orchestrator.cli.report import progress_view
 
-    record = RunRecord(run.plan.run_id)
-    followed = FollowedRun(record)
+    record = run.followed.record
     folder = mode.inventory.parent if mode.inventory else Path()
-    hooks = Hooks(spec=run.hooks, plan=run.plan, followed=followed, folder=folder)
+    hooks = Hooks(spec=run.hooks, plan=run.plan, followed=run.followed, folder=folder)
 
     def hear(update: Update) -> None:
         run.hear(update)
@@ -78,7 +78,7 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
     notify = progress_view(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
     callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
-    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s, followed=followed)
+    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s, followed=run.followed)
     try:
         with only_supervisor(record, tries=run.looks), run.screen:
             outcome = supervise(how, run.plan, run.containers)
@@ -189,7 +189,8 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
         nodes = {node.name: node for node in everyone if node.name in names}
         pool = NodePool(nodes=nodes, request=request)
         containers = adopt(nodes, plan, run) if finish else _containers(pool, plan, run)
-        yield Attended(pool=pool, plan=plan, containers=containers, hear=hear, hooks=inventory.hooks)
+        followed = FollowedRun(RunRecord(plan.run_id))
+        yield Attended(pool=pool, plan=plan, containers=containers, followed=followed, hear=hear, hooks=inventory.hooks)
 
 
 def _must_be_of_machines(wanted: str | None) -> None:

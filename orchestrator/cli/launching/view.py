@@ -13,10 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from contract.events import Event, ForecastMade, LineRedrawn, OutputProgress, ProgressEvent
+from contract.cost_model.forecast import Forecast
+from contract.events import LineRedrawn
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.output_progress import newest_output, output_words
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
@@ -43,7 +43,9 @@ from orchestrator.render.why import headline, logs_command
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
-from orchestrator.state.phase import Phase
+from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.progress import progress_of, words_of_script
+from orchestrator.state.run_state import RunState
 
 REMIND_EVERY_S = 10.0
 BARS, BAR_S = 8, 10.0
@@ -73,12 +75,12 @@ class Screen:
         """Ranks that were reported as slow."""
         self._consequences, self._same = Consequences(peers(plan)), SameLines()
         self._names = [part.node for part in plan.nodes]
+        self._forecast: Forecast | None = None
+        """The one that was printed."""
         self._arrived = False
         """Whether the table was printed for the last time."""
-        self._printed: OutputProgress | None = None
-        """Progress read from the output, while the program's own events report none."""
-        self._reports = False
-        """Whether they do."""
+        self._printed = ""
+        """Progress read from the output, and optimizer steps, while the program's own events report none."""
         self._bars: dict[str, tuple[float, RunLine]] = {}
         """Time and newest state of each progress bar, of the lowest rank that draws it."""
         self._width = max(len(part.node) for part in plan.nodes)
@@ -132,22 +134,20 @@ class Screen:
         """Return a function that shows each event of a run, and the nodes that have arrived meanwhile."""
 
         def show(run_event: Update) -> None:
-            self._show(run_event)
+            self._show(run_event, arrivals.state)
             for node in arrivals.hear(run_event):
                 self.reach(node, phases.MASTER)
 
         return show
 
-    def _show(self, run_event: Update) -> None:
+    def _show(self, run_event: Update, state: RunState) -> None:
         """Show a line or an event of a rank, and the actions of the supervisor."""
         self._print_update(run_event)
         if not isinstance(run_event, RunEvent):
             return
-        for node, phase in self._phases.heard(run_event):
-            self.reach(node, phase)
         if isinstance(run_event, RunLine) and run_event.event:
-            self._note_progress(run_event, run_event.event)
-            self._print_event(run_event)
+            self._note_bar(run_event)
+            self._note_state(state)
         if self._live and self._phases.complete and not self._arrived:
             self._arrived = True
             self._live.update(self._phases.table(), refresh=True)
@@ -164,22 +164,38 @@ class Screen:
             self._drop_bars()
             self._remind()
 
-    def _note_progress(self, line: RunLine, event: Event) -> None:
-        """Take a state of a bar, or progress that was read from the output, into account."""
+    def _note_bar(self, line: RunLine) -> None:
+        """Take a state of a progress bar into account."""
+        event = line.event
         if isinstance(event, LineRedrawn):
             key = event.bar or ""
             known = self._bars.get(key)
             lowest = known is None or (line.rank or 0) <= (known[1].rank or 0)
             if lowest and (known or len(self._bars) < BARS):
                 self._bars[key] = time.monotonic(), replace(line, text=event.text or "")
-        elif isinstance(event, OutputProgress):
-            self._printed = newest_output([event], self._printed)
-        elif isinstance(event, ProgressEvent):
-            self._reports = True
-            return
-        else:
-            return
-        self._draw()
+                self._draw()
+
+    def _note_state(self, state: RunState) -> None:
+        """Show what is new in the state of the run: phases, nodes that are left out, forecast, slow ranks, progress."""
+        for node in self._phases.leave_out(state):
+            if not self._live:
+                self._err.print(self._phases.line(node))
+        for node, phase in () if self._phases.complete else list(self._phases.shown(state)):
+            self.reach(node, phase)
+        forecast = state.coordinator.part.forecast if state.coordinator else None
+        if self._forecasts and forecast and forecast != self._forecast:
+            self._forecast = forecast
+            self._err.print(forecast_view(forecast))
+        newest = state.leader.part.progress if state.leader else None
+        for slow in slow_ranks(newest, [part.node for part in self._plan.nodes]) if not self._quiet else ():
+            if slow.label not in self._slow:
+                self._slow.add(slow.label)
+                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
+        progress = replace(progress_of(state, phase_of(state), state.as_of), age_s=0.0)  # as it was when it came
+        printed = words_of_script(progress, running=True)
+        if printed != self._printed:
+            self._printed = printed
+            self._draw()
 
     def _drop_bars(self) -> None:
         now = time.monotonic()
@@ -195,8 +211,8 @@ class Screen:
             state = log_line(line, width=self._width, several_ranks=self._several)
             state.no_wrap, state.overflow = True, "ellipsis"
             parts.append(state)
-        if self._printed and not self._reports:
-            parts.append(Text(output_words(self._printed, running=True), "bold"))
+        if self._printed:
+            parts.append(Text(self._printed, "bold"))
         if not self._draws or not (parts or self._live):
             return
         if self._live is None:
@@ -219,18 +235,6 @@ class Screen:
         if (line := "\n".join(map(printable, recovery_line(update).split("\n")))) and line != self._last_line:
             self._last_line = line
             self._err.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def _print_event(self, line: RunLine) -> None:
-        """Print forecasts, nodes that are left out, and slow ranks."""
-        event = line.event
-        for slow in slow_ranks(event, [part.node for part in self._plan.nodes]) if not self._quiet else ():
-            if slow.label not in self._slow:
-                self._slow.add(slow.label)
-                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
-        if isinstance(event, ForecastMade) and event.rank == 0 and self._forecasts:
-            self._err.print(forecast_view(event.forecast))
-        if (node := self._phases.leave_out(line)) and not self._live:
-            self._err.print(self._phases.line(node))
 
     def _remind(self) -> None:
         """Print the nodes that have not arrived, where no table shows them."""

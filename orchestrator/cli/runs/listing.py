@@ -58,6 +58,7 @@ def runs(
     from orchestrator.fleet.runs.find_runs import find_runs
     from orchestrator.fleet.runs.load_state import states_of
     from orchestrator.fleet.runs.progress import recorded_history
+    from orchestrator.fleet.runs.records import left_out_line
     from orchestrator.fleet.runs.run_filter import RunFilter
     from orchestrator.render.runs import run_data, runs_table
     from orchestrator.state.verdict import verdict
@@ -94,6 +95,8 @@ def runs(
     for run, _, one in shown if output.is_table else ():
         for line in filter(None, (beside_lines(one, run), half_launched(run))):
             say(line)
+    if left_out := left_out_line():
+        say(left_out)
     return code
 
 

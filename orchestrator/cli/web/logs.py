@@ -10,13 +10,12 @@ from itertools import islice
 from typing import Any
 
 from contract.log_lines import EVENT_MARK
-from orchestrator.checks.line_levels import LineLevel, levels_newest_first
-from orchestrator.fleet.runs.log_blocks import Words, words_in
-from orchestrator.fleet.runs.read_logs import words_of_level
+from orchestrator.checks.line_levels import LineLevel, levels_newest_first, near_level
 from orchestrator.fleet.runs.records import RunRecord, all_records
 from orchestrator.fleet.runs.search import search_runs
 from orchestrator.render.printable import printable
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.search import Needles, words
 
 BUDGET_S = 1.0
 """Time to look for lines; afterwards the page offers to look further back."""
@@ -29,15 +28,15 @@ class _TimeIsUp(Exception):
 
 
 class _Budget:
-    """Ends a search between two blocks of lines after some time, and keeps how far back in time it came."""
+    """Ends a search between two segments after some time, and keeps how far back in time it came."""
 
     def __init__(self, clock: Callable[[], float], until: str = "") -> None:
-        """`until`: end of what was searched before; blocks around it do not count, so that each search gets further."""
+        """`until`: end of what was searched before; those around it do not count, so that each search gets further."""
         self._clock, self._deadline, self._until = clock, clock() + BUDGET_S, until
         self.reached = ""
 
     def look(self, last: str) -> None:
-        """Look at the clock before a block whose latest line has this time. _TimeIsUp: it is too late to read it."""
+        """Look at the clock before a segment whose latest line has this time. _TimeIsUp: it is too late to read it."""
         if (not self._until or last < self._until) and self._clock() > self._deadline:
             self.reached = last
             raise _TimeIsUp
@@ -88,11 +87,11 @@ def _lines(record: RunRecord, wanted: LinesWanted, budget: _Budget) -> Iterator[
     def passes(line: RunLine) -> bool:
         return not line.text.startswith(EVENT_MARK)
 
-    words: Words = words_of_level(wanted.level)
-    if wanted.level is LineLevel.INFO:
-        words = tuple(one for word in wanted.words.split() for one in words_in(word))
+    needles = words(wanted.words.split())
+    if wanted.level is not LineLevel.INFO:
+        needles = Needles(near=near_level(wanted.level))
     lines = record.newest_lines(
-        wanted.node or None, until=wanted.until, words=words, passes=passes, at_block=budget.look
+        wanted.node or None, until=wanted.until, needles=needles, passes=passes, at_segment=budget.look
     )
     for line, level in levels_newest_first(lines):
         if level.reaches(wanted.level) and wanted.passes(line):
@@ -109,11 +108,11 @@ def _data(line: RunLine, level: LineLevel) -> dict[str, Any]:
     }
 
 
-def search_page(words: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+def search_page(text: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """Lines of all runs on record that contain all the words, newest first. `complete`: whether all were searched."""
     budget, found = _Budget(clock), list[dict[str, Any]]()
     with suppress(_TimeIsUp):
-        for result in islice(search_runs(all_records(), words.split(), at_block=budget.look), MOST_LINES):
+        for result in islice(search_runs(all_records(), text.split(), at_segment=budget.look), MOST_LINES):
             found.append(
                 {
                     "run_id": result.run_id, "time": printable(result.time), "node": printable(result.node),

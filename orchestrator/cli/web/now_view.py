@@ -22,12 +22,14 @@ def now_view(shown: FleetView, tail: Callable[[str], Iterable[TailLine]]) -> dic
 
 
 def _place(figures: ProgressFigures) -> str:
-    """Step of the run, or epoch and step as its output has them; loss, speed and time left are fields of their own."""
+    """Step of the run, or epoch and step as its output has them, and its optimizer steps; loss, speed and time left are
+    fields of their own."""
     if figures.output:
         words = figures.output.partition("   ")[0].split(" · ")
-        return " · ".join((*(word for word in words if word.startswith(("epoch", "step"))), "from its output"))
+        place = (word for word in words if word.startswith(("epoch", "step")))
+        return " · ".join((*place, "from its output", *filter(None, [figures.work])))
     if figures.step is None:
-        return ""
+        return figures.work
     return f"step {figures.step:,}" + (f" of {figures.final_step:,}" if figures.final_step else "")
 
 

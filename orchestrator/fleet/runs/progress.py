@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sqlite3
-from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
 
 from contract.events import CheckpointWritten
-from orchestrator.fleet.runs.index_file import IndexFile, transaction
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs, runs_folder
+from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.past_run import HistoryEntry
 
-CATALOGUE_VERSION = 1
-_CATALOGUE = "CREATE TABLE runs(run_id TEXT PRIMARY KEY, stamp TEXT, entry TEXT)"
 UNKNOWN_END = ("unknown", "its end was not seen from here")
 
 
@@ -31,52 +25,23 @@ def last_checkpoint(record: RunRecord) -> tuple[int, str] | None:
 
 
 def recorded_history() -> list[HistoryEntry]:
-    """All runs on record, newest first, including those with no containers left on any node. Plans that were read
-    before and have not changed since are not read again."""
-    records = recorded_runs()
-    catalogue = IndexFile(path=runs_folder() / "catalogue.sqlite", version=CATALOGUE_VERSION, tables=_CATALOGUE)
-    known = {
-        (run_id, stamp): entry
-        for run_id, stamp, entry in catalogue.read(lambda database: database.execute("SELECT * FROM runs"))
-    }
-    past, new = list[HistoryEntry](), list[tuple[str, str, str]]()
-    for record in records:
-        stamp = record.stamp()
-        entry = _entry(known.get((record.run_id, stamp), ""))
-        if entry is None:
-            entry, readable = _read_entry(record)
-            new += [(record.run_id, stamp, json.dumps(asdict(entry)))] if readable else []
-        past.append(entry)
-    if new:
-        catalogue.update(lambda database: _remember(database, new))
-    return past
+    """All runs on record, newest first, including those with no containers left on any node."""
+    return [_entry(record) for record in recorded_runs()]
 
 
-def _remember(database: sqlite3.Connection, entries: Sequence[tuple[str, str, str]]) -> None:
-    with transaction(database):
-        database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entries)
-
-
-def _read_entry(record: RunRecord) -> tuple[HistoryEntry, bool]:
-    """The run in the list, and whether its plan can be read."""
+def _entry(record: RunRecord) -> HistoryEntry:
+    """The run in the list."""
     state, reason = record.outcome() or UNKNOWN_END
-    plan = record.plan()
-    entry = HistoryEntry(
-        run_id=record.run_id,
-        state=state,
-        reason=reason if plan else record.unreadable or "its launch was cut short",
-        started_at=plan.started_at if plan else "",
-        command=shlex.join(plan.command) if plan else "",
-        user=plan.user if plan else "",
-        nodes=tuple(part.node for part in plan.nodes) if plan else (),
-    )
-    return entry, plan is not None
-
-
-def _entry(text: str) -> HistoryEntry | None:
-    """An entry of the catalogue; None where there is none, or not of this version."""
-    try:
-        values = json.loads(text)
-        return HistoryEntry(**{**values, "nodes": tuple(map(str, values["nodes"]))})
-    except (ValueError, TypeError, KeyError):
-        return None
+    if plan := record.plan_values():
+        with suppress(KeyError, TypeError):
+            return HistoryEntry(
+                run_id=record.run_id,
+                state=state,
+                reason=reason,
+                started_at=str(plan["started_at"]),
+                command=shlex.join(plan["command"]),
+                user=str(plan["user"]),
+                nodes=tuple(str(part["node"]) for part in plan["nodes"]),
+            )
+    reason = record.unreadable or "its launch was cut short"
+    return HistoryEntry(run_id=record.run_id, state=state, reason=reason, started_at="", command="")

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.log_lines import EVENT_MARK, split_rank
-from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, texts_of
+from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, near_level
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_or_record, running_containers
-from orchestrator.fleet.runs.kept_lines import KeptLines
-from orchestrator.fleet.runs.log_blocks import WordGroups, Words, words_in
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
@@ -20,9 +18,9 @@ from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
+from orchestrator.store.run_store import RunStore
+from orchestrator.store.search import ANY_LINE, Needles, words
 
-LOOK_BEYOND = 1000
-"""Lines."""
 _SIMPLE = re.compile(r"[\w\s:,/=^$-]*(?:\.\*?[\w\s:,/=^$-]*)*", re.ASCII)
 """A regular expression of which each word must be in the text: nothing is optional, and there are no alternatives."""
 
@@ -88,13 +86,13 @@ class Filter:
         return self.events or not line.text.startswith(EVENT_MARK)
 
     @property
-    def words(self) -> Words:
-        """Words by which the blocks of the wanted lines are found: those that each match of the regular expression has,
-        where it is simple enough to tell, or those of the level; none where the context needs other lines."""
+    def needles(self) -> Needles:
+        """Marks by which the wanted lines are found: words that each match of the regular expression has, where it is
+        simple enough to tell, or those of the level; none where the context needs other lines."""
         if self.context or self.level is not LineLevel.INFO:
-            return () if self.context else words_of_level(self.level)
+            return ANY_LINE if self.context else Needles(near=near_level(self.level))
         simple = _SIMPLE.fullmatch(self.grep.pattern) and not self.grep.flags & (re.IGNORECASE | re.VERBOSE)
-        return words_in(self.grep.pattern.replace(".*", " ")) if simple else ()
+        return words([self.grep.pattern.replace(".*", " ")] if simple else [])
 
 
 Selected = tuple[RunLine, bool]
@@ -181,43 +179,31 @@ def select_lines(
         return
     selection = Selection(wanted)
     passes = wanted.may_show if wanted.context or wanted.level is not LineLevel.INFO else wanted.passes
-    for line in record.lines(wanted.nodes, since=wanted.since, until=wanted.until, words=wanted.words, passes=passes):
+    needles = wanted.needles
+    for line in record.lines(wanted.nodes, since=wanted.since, until=wanted.until, needles=needles, passes=passes):
         yield from selection.hear(line)
 
 
-def _newest(record: KeptLines, node: str, wanted: Filter, number: int) -> list[Selected]:
-    """The last `number` lines of one node that are wanted, with their context, read newest first. Some more are read:
-    two followers of a run record the same lines in slightly different order."""
-    found: dict[RunLine, bool] = {}
+def _newest(record: RunStore, node: str, wanted: Filter, number: int) -> list[Selected]:
+    """The last `number` lines of one node that are wanted, with their context, read newest first."""
+    found: list[Selected] = []
     context, matches, beyond = _Context(wanted.context), 0, 0
-    lines = record.newest(node, since=wanted.since, until=wanted.until, words=wanted.words)
-    for line, level in _with_level(filter(wanted.may_show, lines), wanted):
-        beyond += matches >= number
-        if beyond > LOOK_BEYOND:
-            break
-        if line in found:
-            continue
-        for one, matched in context.hear(line, level.reaches(wanted.level) and wanted.passes(line)):
-            found[one] = matched
-            matches += matched and wanted.counts(one)
-    own = list(reversed(found.items()))
-    own.sort(key=lambda one: one[0].time)
-    places = [place for place, (line, matched) in enumerate(own) if matched and wanted.counts(line)]
-    if len(places) <= number:
-        return own
-    first = places[len(places) - number] if number else len(own)
-    return own[max(first - wanted.context, places[len(places) - number - 1] + 1) if number else first :]
+    lines = record.newest(node, since=wanted.since, until=wanted.until, needles=wanted.needles)
+    for line, level in _with_level(filter(wanted.may_show, lines), wanted) if number else ():
+        is_match = level.reaches(wanted.level) and wanted.passes(line)
+        if matches >= number:
+            if is_match or beyond >= wanted.context:
+                break
+            beyond += not line.text.startswith(EVENT_MARK)
+        found += context.hear(line, is_match)
+        matches += is_match and wanted.counts(line)
+    return found[::-1]
 
 
 def _with_level(lines: Iterable[RunLine], wanted: Filter) -> Iterator[tuple[RunLine, LineLevel]]:
     if wanted.level is LineLevel.INFO:
         return ((line, LineLevel.INFO) for line in lines)
     return levels_newest_first(lines)
-
-
-def words_of_level(level: LineLevel) -> WordGroups:
-    """Groups of words: each line of at least this level, or the one that it continues, has those of one of them."""
-    return WordGroups([[word for text in texts for word in words_in(text)] for texts in texts_of(level)])
 
 
 def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
@@ -229,24 +215,23 @@ def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
 
 
 def collect_logs(
-    containers: Sequence[RunningContainer], record: RunRecord, into: KeptLines | None = None
+    containers: Sequence[RunningContainer], record: RunRecord, into: RunStore | None = None
 ) -> tuple[Outcome[RunningContainer, int], ...]:
     """Append what each container wrote since its last recorded line, to `into` if it is given; the number of new lines.
     The outcome is an `UnkeptError` where they could not be written."""
     lines = into or record
 
     def bring(container: RunningContainer) -> int:
-        last = lines.last_time(container.node.name, container.id)
-        with lines.open_log(container.node.name, container.id) as kept:
+        with lines.open_log(container.node.name, container.id) as log:
             veil = veil_at(container.node, container.secrets, record.veil)
             number = 0
-            for line in container.node.engine.logs(container.id, since=last):
+            for line in container.node.engine.logs(container.id, since=log.since):
                 entry = run_line(container, line, veil)
                 record.note_checkpoint(entry, container.id)  # first: a line that is stored is not collected again
-                kept.keep(entry)
+                log.add(entry)
                 number += 1
-        if kept.problem:
-            raise UnkeptError(kept.problem)
+        if log.problem:
+            raise UnkeptError(log.problem)
         return number
 
     return fan_out(containers, bring)

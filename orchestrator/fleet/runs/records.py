@@ -15,14 +15,14 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
+from shutil import rmtree
 from types import MappingProxyType
+from typing import Any
 
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
 from contract.events import CheckpointWritten
-from orchestrator.fleet.runs.event_index import EventIndex
-from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
@@ -49,9 +49,14 @@ from orchestrator.state.journal_entries import (
 )
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
+from orchestrator.store.recorder import RecorderLock
 from orchestrator.store.run_names import KnownRun, matching, resolve
+from orchestrator.store.run_store import RunStore
+from orchestrator.store.segments import FOLDER as LINES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_EARLIER = ("plan.json", "outcome.json", "launching.json", "index.sqlite")
+"""Files that records had before."""
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
@@ -80,7 +85,7 @@ def plan_name(attempt: int) -> str:
     return f"plan-{attempt}.json"
 
 
-class RunRecord(KeptLines):
+class RunRecord(RunStore):
     """Record of one run: a folder on the controller with its entries, the plan of each attempt, and its log lines.
 
     The entries say which attempts exist, which checkpoints count and whether the run is to end.
@@ -93,6 +98,10 @@ class RunRecord(KeptLines):
         super().__init__(runs_folder() / run_id)
         self.run_id = run_id
         self._file = RecordFile(self.folder / RECORD)
+
+    def recorder(self) -> RecorderLock:
+        """The right to record this run."""
+        return RecorderLock(self.folder)
 
     @property
     def journal(self) -> Journal:
@@ -260,6 +269,15 @@ class RunRecord(KeptLines):
         except ConfigError as error:  # of another version of orch, or damaged: as good as lost
             return None, error.message
 
+    def plan_values(self) -> Any:
+        """The plan of the attempt started last as data, not checked: to read it as a plan takes ten times as long."""
+        if current := self.journal.current:
+            with suppress(OSError, ValueError, RecursionError):
+                values = json.loads((self.folder / plan_name(current.number)).read_bytes())
+                if isinstance(values, dict) and values.get("claim") == current.claim.id:
+                    return values
+        return None
+
     @cached_property
     def veil(self) -> Veil:
         """Hides in the run's lines what its plan calls secret, as far as this controller knows it."""
@@ -277,11 +295,12 @@ class RunRecord(KeptLines):
         return f"{state}, {end.at} {end.state}" if end else state
 
     def touched_at(self) -> float:
-        """When the newest thing was recorded, in seconds since 1970: reading may write the index."""
-        index, times = set(EventIndex(self.folder).files), [0.0]
-        for file in self.folder.iterdir():
+        """When the newest thing was recorded, in seconds since 1970: reading may write the events."""
+        self.settle()
+        times = [0.0]
+        for file in (*self.folder.glob("*.json*"), *self.folder.glob(f"{LINES}/*.jsonl*")):
             with suppress(OSError):
-                times += [] if file in index else [file.stat().st_mtime]
+                times.append(file.stat().st_mtime)
         return max(times)
 
     def ended_at(self) -> float:
@@ -362,8 +381,34 @@ def all_records() -> list[RunRecord]:
     """Records of all runs, also of those of which there is no plan, such as runs that another computer launched."""
     if not runs_folder().is_dir():
         return []
-    folders = [folder for folder in runs_folder().iterdir() if folder.is_dir()]
+    folders = [folder for folder in runs_folder().iterdir() if folder.is_dir() and not _is_earlier(folder)]
     return [RunRecord(folder.name) for folder in folders if re.fullmatch(RUN_ID, folder.name)]
+
+
+def earlier_records() -> list[RunRecord]:
+    """Those that an earlier version made: this one does not read them."""
+    folders = sorted(runs_folder().iterdir()) if runs_folder().is_dir() else []
+    return [RunRecord(one.name) for one in folders if re.fullmatch(RUN_ID, one.name) and _is_earlier(one)]
+
+
+def left_out_line() -> str:
+    """Line on the records that are left out; empty if there is none."""
+    number = len(earlier_records())
+    folders = "the record of 1 run was" if number == 1 else f"the records of {number} runs were"
+    return f"note: {folders} made by an earlier version: left out\n  → orch clean   # removes them" if number else ""
+
+
+def remove_earlier() -> list[str]:
+    """Remove the records of earlier versions whose runs have ended; the runs."""
+    ended = [one for one in earlier_records() if one.outcome() or not one.journal.attempts]
+    for one in ended:
+        rmtree(one.folder, ignore_errors=True)
+    return [one.run_id for one in ended]
+
+
+def _is_earlier(folder: Path) -> bool:
+    old = any((folder / name).exists() for name in _EARLIER) or any(folder.glob("*.log*.jsonl*"))
+    return old and not (folder / LINES).exists()
 
 
 def recorded_runs() -> list[RunRecord]:
@@ -376,7 +421,7 @@ def known_records() -> list[KnownRun]:
     written: dict[str, float] = {}
     for file in runs_folder().glob("*/plan-*.json"):
         name = file.parent.name
-        if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists():
+        if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists() and not _is_earlier(file.parent):
             with suppress(OSError):  # it went away just now
                 written[name] = max(written.get(name, 0.0), file.stat().st_mtime)
     newest_first = sorted(written, key=lambda name: written[name], reverse=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from threading import Lock
 
-from orchestrator.fleet.runs.event_index import EventCursor
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.run_history import RunHistory
 from orchestrator.state.run_report import RunReport
+from orchestrator.store.events import EventCursor
 
 AT_ONCE = 500
 """Events that are read between two moments at which another thread may ask for the report."""
@@ -33,7 +33,7 @@ class GrowingReport:
 
     def _begin(self) -> None:
         self._stamp = self._record.stamp()
-        self._history, self._cursor = self._new_history(), EventCursor(self._record.folder)
+        self._history, self._cursor = self._new_history(), EventCursor()
 
     def _new_history(self) -> RunHistory:
         return RunHistory(self._record.plan(), figures_as_evidence=False)
@@ -44,7 +44,7 @@ class GrowingReport:
         changed = self._record.stamp() != self._stamp
         if changed:
             self._begin()
-        lines = self._cursor.new()
+        lines = self._record.new_events(self._cursor)
         while some := list(islice(lines, AT_ONCE)):
             with self._lock:
                 for line in some:

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from itertools import count
 
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.log_blocks import words_in
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.search import words as words_of
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 """As the times of log lines: these compare as texts."""
@@ -24,13 +24,13 @@ def search_runs(
     nodes: Collection[str] | None = None,
     since: str = "",
     until: str = "",
-    at_block: Callable[[str], object] | None = None,
+    at_segment: Callable[[str], object] | None = None,
 ) -> Iterator[SearchResult]:
     """Lines that contain all the words, in any case and order, also as parts of words; events, which people do not
     see, are left out. State and reason of a run's end count as a line.
 
-    A record is read when its newest time has come, and in it only the blocks that may have the words. `at_block`: see
-    `KeptLines.newest_lines`.
+    A record is read when its newest time has come, and in it only the segments that have the words. `at_segment`: see
+    `RunStore.newest_lines`.
     """
     wanted = [word.lower() for word in words]
     times = sorted(((_utc(record.touched_at()), record.run_id, record) for record in records), key=lambda one: one[:2])
@@ -44,7 +44,7 @@ def search_runs(
     while times or heap:
         while times and (not heap or times[-1][0] >= heap[0][2].time):
             record = times.pop()[2]
-            push(_in_record(record, wanted, nodes, (since, until), at_block))
+            push(_in_record(record, wanted, nodes, (since, until), at_segment))
             if nodes is None:
                 push(_outcome(record, wanted, since, until))
         if heap:
@@ -67,13 +67,14 @@ def _in_record(
     wanted: Sequence[str],
     nodes: Collection[str] | None,
     between: tuple[str, str],
-    at_block: Callable[[str], object] | None,
+    at_segment: Callable[[str], object] | None,
 ) -> Iterator[SearchResult]:
     def passes(line: RunLine) -> bool:
         return not line.text.startswith(EVENT_MARK) and _has(line.text, wanted)
 
-    (since, until), words = between, tuple(word for one in wanted for word in words_in(one))
-    for line in record.newest_lines(nodes, since=since, until=until, words=words, passes=passes, at_block=at_block):
+    (since, until), needles = between, words_of(wanted)
+    lines = record.newest_lines(nodes, since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
+    for line in lines:
         yield SearchResult(
             run_id=record.run_id,
             time=line.time,

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, split_by_labels
-from orchestrator.fleet.runs.kept_lines import KeptLines
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
@@ -24,6 +23,7 @@ from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.store.run_names import matching
+from orchestrator.store.run_store import RunStore
 
 MARK_S = 10.0
 LEFT_STOP_S = 10
@@ -174,7 +174,7 @@ def stop_containers(
     ended = [outcome.item for outcome in outcomes if outcome.error is None]
     collected = collect_logs([one for one in ended if one not in foreign], record)
     if foreign:
-        others = KeptLines(record.folder / FOREIGN)
+        others = RunStore(record.folder / FOREIGN)
         collected += collect_logs([one for one in ended if one in foreign], record, others)
     unkept = [outcome.item for outcome in collected if isinstance(outcome.error, UnkeptError)]
     fan_out([one for one in ended if one not in unkept], discard)  # their engines keep the lines

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
-from orchestrator.fleet.supervise.follow import Follower, Pause
+from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.interface import Node
 from orchestrator.plan import recovery

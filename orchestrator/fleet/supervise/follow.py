@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import veil_at
+from orchestrator.fleet.supervise.log_reader import LogReader, Pause
+from orchestrator.fleet.supervise.watch_store import StoreWatch
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import understood
-from orchestrator.specs.run import State
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -28,19 +28,15 @@ from orchestrator.specs.run_events import (
     RunEvent,
     Tick,
 )
+from orchestrator.store.recorder import BEAT_S, RecorderLock
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 """Seconds. A machine without power keeps its connection open for a quarter of an hour: only a probe finds out."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MAX_UNEXPECTED = 3
 """Unexpected exceptions of one container's reader, after which its node counts as lost."""
-MOST_WAITING, DRAIN_S = 10_000, 0.05
-"""Limit of queued events: a rank may write faster than a terminal shows."""
-LOOKS, LOOK_EVERY_S = 5, 0.2
-"""Checks of a container after the end of its log."""
-
-Pause = Callable[[float], object]
-"""Waits so many seconds, or until the following has ended."""
+SETTLE_S = 0.1
+"""Seconds until lines are written."""
 
 
 def follow(
@@ -51,13 +47,32 @@ def follow(
     patient: bool = False,
     pause: Pause | None = None,
 ) -> Iterator[RunEvent]:
-    """Merge the nodes' events from the end of the record until each node has ended or is lost; lines are recorded.
+    """Merge the nodes' events from the end of the record until each node has ended or is lost; lines are recorded,
+    by this process or by another one, which is then the only one that reads the nodes.
 
     `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
-    following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
-    for container in containers:
-        following.add(container, since=record.last_time(container.node.name, container.id))
+    since = {one.node.name: record.last_time(one.node.name, one.id) for one in containers}
+    with record.recorder() as lock:
+        stores = True
+        if not lock.take():
+            watch = StoreWatch(containers, record, lock)
+            yield from watch.run_events()
+            since, stores, containers = watch.since, not watch.is_silent, list(watch.left.values())
+        following = Follower(
+            record,
+            tick_s=tick_s,
+            patient=patient,
+            pause=pause,
+            from_record=True,
+            recording=Recording(lock=lock, stores=stores),
+        )
+        for container in containers:
+            following.add(container, since=since[container.node.name])
+        yield from _until_all_ended(following, frozenset(one.node.name for one in containers))
+
+
+def _until_all_ended(following: Follower, nodes: frozenset[str]) -> Iterator[RunEvent]:
     away, ended = set[str](), set[str]()
     for run_event in following.run_events():
         yield run_event
@@ -67,8 +82,18 @@ def follow(
             away.discard(run_event.node)
         elif isinstance(run_event, ContainerExited | ContainerRemoved):
             ended.add(run_event.node)
-        if ended and {one.node.name for one in containers} <= away | ended:
+        if ended and nodes <= away | ended:
             return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """The right to record what a follower reads, and whether it is used."""
+
+    lock: RecorderLock
+    """That of the recorder; it is taken as soon as it is free."""
+    stores: bool = True
+    """False: a recorder that is stopped holds it, and lines are only shown."""
 
 
 class Follower:
@@ -85,16 +110,23 @@ class Follower:
         patient: bool = False,
         pause: Pause | None = None,
         from_record: bool = False,
+        recording: Recording | None = None,
     ) -> None:
+        self._recording = recording or Recording(lock=record.recorder())
         self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
         self._closed = Event()
         self._pause = pause or self._closed.wait
         self._open_ends = 0
+        self._is_recording = False
 
     def add(self, container: RunningContainer, *, since: str = "") -> None:
         """Follow this container too, or again; its lines after `since`."""
         self._open_ends += 1
+        if self._recording.stores and not self._is_recording:
+            self._is_recording = True
+            self._recording.lock.take()
+            Thread(target=self._beat, daemon=True).start()
         Thread(target=self._listen, args=(container, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
@@ -132,11 +164,23 @@ class Follower:
     def close(self) -> None:
         """End the following, and all waiting for nodes."""
         self._closed.set()
+        self._record.settle()
+        self._recording.lock.release()
+
+    def _beat(self) -> None:
+        """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
+        beat_at = time.monotonic()
+        while not self._closed.wait(SETTLE_S):
+            self._record.settle()
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                if self._recording.lock.take():
+                    self._recording.lock.beat()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            reader = _LogReader(container, self._record, self._queue, since, self._pause)
+            reader = LogReader(container, self._record, self._queue, since, self._pause, stores=self._recording.stores)
             if self._patient:
                 Thread(target=self._probe, args=(container.node, reader, ended), daemon=True).start()
             self._read_to_end(container, reader)
@@ -146,7 +190,7 @@ class Follower:
         finally:
             ended.set()
 
-    def _read_to_end(self, container: RunningContainer, reader: _LogReader) -> None:
+    def _read_to_end(self, container: RunningContainer, reader: LogReader) -> None:
         """Read again whenever the connection breaks; a few unexpected exceptions are tolerated."""
         unexpected = 0
         while not self._closed.is_set():
@@ -160,7 +204,7 @@ class Follower:
                 if not self._wait_for(container, reader, as_error(error, node=container.node.name)):
                     return
 
-    def _wait_for(self, container: RunningContainer, reader: _LogReader, error: OrchError) -> bool:
+    def _wait_for(self, container: RunningContainer, reader: LogReader, error: OrchError) -> bool:
         """Wait for the node; whether its container can be followed again."""
         name, rank = container.node.name, container.node_rank
         if not self._patient:
@@ -210,7 +254,7 @@ class Follower:
                 return not self._closed.is_set()
         return False
 
-    def _probe(self, node: Node, reader: _LogReader, ended: Event) -> None:
+    def _probe(self, node: Node, reader: LogReader, ended: Event) -> None:
         """Close a connection that does not answer, so that its reader notices."""
         while not (ended.is_set() or self._closed.is_set()):
             self._pause(PROBE_EVERY_S)
@@ -219,55 +263,3 @@ class Follower:
                 if asked[0].error and not self._closed.is_set():
                     with suppress(Exception):  # it is broken anyhow
                         node.close()
-
-
-class _LogReader:
-    """Queues and records each line of a container once, however often its connection breaks."""
-
-    def __init__(
-        self, container: RunningContainer, record: RunRecord, queue: SimpleQueue[RunEvent], since: str, pause: Pause
-    ) -> None:
-        self._container, self._record, self._queue, self.last, self._pause = container, record, queue, since, pause
-        self.container = container.id
-        self.in_touch = Event()
-        self.in_touch.set()
-
-    def until_its_end(self) -> None:
-        container = replace(self._container, id=self.container)
-        with self._record.open_log(container.node.name, container.id) as kept:
-            known = self._record.last_time(container.node.name, container.id)  # lines up to it are kept already
-            known = "" if known == self.last else known
-            veil = veil_at(container.node, container.secrets, self._record.veil)
-            while True:
-                for line in container.node.engine.logs(container.id, follow=True, since=self.last):
-                    entry = run_line(container, line, veil)
-                    known = "" if line.time > known else known
-                    self._record.note_checkpoint(entry, container.id)
-                    if not known:
-                        kept.keep(entry)
-                    known = "" if line.time == known else known
-                    self.last = line.time
-                    while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):
-                        pass  # lines wait on the node, in its log, until those here have been read
-                    self._queue.put(entry)
-                    if kept.problem:
-                        self._queue.put(LinesNotKept(reason=kept.problem))
-                        kept.problem = ""
-                if self._runs_on(container):
-                    continue
-                facts = container.node.engine.wait(container.id)
-                if facts.state is not State.RUNNING:
-                    self._queue.put(
-                        ContainerExited(node=container.node.name, node_rank=container.node_rank, container=facts)
-                    )
-                    return
-
-    def _runs_on(self, container: RunningContainer) -> bool:
-        """Whether the container still runs after the end of its log: a log ends a moment before the engine reports the
-        end of the container, or with its connection, which raises no error."""
-        for _ in range(LOOKS):
-            facts = container.node.engine.container(container.id)
-            if facts is None or facts.state is not State.RUNNING:
-                return False
-            self._pause(LOOK_EVERY_S)
-        return True

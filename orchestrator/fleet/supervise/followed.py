@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -11,6 +10,7 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunEvent
+from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import ContainerSeen, JournalRead
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of
@@ -22,7 +22,7 @@ from orchestrator.state.run_state import RunState
 class FollowedRun:
     """State of a followed run. The follower feeds it, before anyone else receives an event."""
 
-    def __init__(self, record: RunRecord, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, record: RunRecord, clock: Callable[[], float] = seen_now) -> None:
         self.record, self.state, self._clock = record, RunState(run_id=record.run_id), clock
         self._plan: Plan | None = None
 

@@ -19,8 +19,8 @@ from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
-from orchestrator.fleet.supervise.follow import Pause
 from orchestrator.fleet.supervise.followed import FollowedRun
+from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from contract.events import RankStarted
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.probe import has_reached
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import Replanned, RunLine
+from orchestrator.state.run_state import RunState
 
 BEHIND_S = 20.0
 """Seconds that the others may take after the newest arrival. A slow disk loads torch that much later."""
@@ -24,9 +24,16 @@ class Arrivals:
     """Polls the nodes' sockets until each has reached the master: they are known before the first rank has started."""
 
     def __init__(
-        self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic, *, polls: bool = True
+        self,
+        nodes: Mapping[str, Node],
+        plan: Plan,
+        state: RunState,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        polls: bool = True,
     ) -> None:
         """`polls`: whether the sockets are looked at; otherwise only the start of a rank says that all have met."""
+        self.state = state
         self._nodes, self._plan, self._clock, self._polls = nodes, plan, clock, polls
         self.here: list[str] = []
         """In order of arrival."""
@@ -40,11 +47,12 @@ class Arrivals:
         """Return the nodes that have arrived since the last call; to be called with all events of a run."""
         if isinstance(update, Replanned):
             self._plan, self.here = update.plan, []
-        new: list[str] = []
-        if isinstance(update, RunLine):
-            if isinstance(update.event, RankStarted):  # torchrun starts a rank only when every agent has met the others
-                new = self.missing
-        elif self._polls and self.missing and self._clock() - self._polled >= POLL_EVERY_S:
+        is_line, new = isinstance(update, RunLine), list[str]()
+        if not self.missing or (isinstance(update, RunLine) and update.event is None):
+            return new
+        if any(one.part.ranks for one in self.state.members):
+            new = self.missing  # torchrun starts a rank only when every agent has met the others
+        elif not is_line and self._polls and self._clock() - self._polled >= POLL_EVERY_S:
             self._polled = self._clock()
             new = self._connected(self.missing)
         self.here += new
@@ -62,8 +70,10 @@ class Arrivals:
 class Rendezvous(Arrivals):
     """Raises once a node is overdue."""
 
-    def __init__(self, nodes: Mapping[str, Node], plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(nodes, plan, clock)
+    def __init__(
+        self, nodes: Mapping[str, Node], plan: Plan, state: RunState, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(nodes, plan, state, clock)
         self._newest = clock()
 
     def hear(self, update: object) -> list[str]:

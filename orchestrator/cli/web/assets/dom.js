@@ -120,7 +120,7 @@ export function pill(state) {
 
 const TONES = {
   running: "run", starting: "run", restarting: "warn", stopping: "warn", launching: "warn", queued: "warn",
-  succeeded: "good", done: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
+  succeeded: "good", failed: "bad", lost: "bad", stopped: "warn", created: "warn",
 };
 
 // A bar from 0 to 1; tone: warn or bad where the share is high.

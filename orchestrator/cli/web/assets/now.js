@@ -113,7 +113,7 @@ function runCard(snapshot) {
 function timeLeft({ run, nodes }, left, until, active) {
   if (left !== null) return [el("b", {}, `${span(left)} left`), until];
   if (!active) return "";
-  if (run.output) return "";
+  if (run.output || run.work) return "";
   if (run.step === null) return "no step yet";
   if (nodes.some((node) => node.silent && node.node_rank !== null)) return "time left unknown while a node is silent";
   return run.step_age_s > 60 ? `no step for ${span(run.step_age_s)}` : "time left not known yet";

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs import kept_lines
-from orchestrator.fleet.runs.kept_lines import KeptLines, KeptLog
 from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store import line_log
+from orchestrator.store.run_store import RunStore
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -27,28 +27,34 @@ def said(number: int, text: str = "") -> RunLine:
 
 
 def write(folder: Path, numbers: range, container: str = "c1") -> str:
-    with KeptLog(folder, "alpha", container) as log:
+    with RunStore(folder).open_log("alpha", container) as log:
         for number in numbers:
-            log.keep(said(number))
+            log.add(said(number))
     return log.problem
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_lines, "FILE_BYTES", SMALL)
+    monkeypatch.setattr(line_log, "SEGMENT_BYTES", SMALL)
+    monkeypatch.setattr(line_log, "STORED_BYTES", 1500)
 
 
 @pytest.mark.usefixtures("small")
 def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
-    assert write(tmp_path, range(100)) == ""
-    assert "alpha has written more than" in write(tmp_path, range(100, 1000))
-    numbers = [int(line.text.split()[1]) for line in KeptLines(tmp_path).in_files()]
-    assert sum(file.stat().st_size for file in tmp_path.glob("*.jsonl*")) <= kept_lines.FILES * SMALL
+    assert write(tmp_path, range(40)) == ""
+    with RunStore(tmp_path).open_log("alpha", "c1") as log:
+        for number in range(40, 1000):
+            log.add(said(number))
+            if number % 100 == 0:
+                RunStore(tmp_path).settle()
+    assert "alpha has written more than" in log.problem
+    numbers = [int(line.text.split()[1]) for line in RunStore(tmp_path).in_files()]
+    assert sum(file.stat().st_size for file in tmp_path.glob("lines/*.jsonl*")) <= 1500 + 3 * SMALL
     gaps = [(first, second) for first, second in pairwise(numbers) if second != first + 1]
     assert (numbers[0], numbers[-1], len(gaps)) == (0, 999, 1)
     assert gaps[0][0] > 20
     assert gaps[0][1] < 960
-    assert [line.text for line in KeptLines(tmp_path).newest("alpha")] == [f"line {number}" for number in numbers[::-1]]
+    assert [line.text for line in RunStore(tmp_path).newest("alpha")] == [f"line {number}" for number in numbers[::-1]]
 
 
 def test_a_search_that_is_ended_before_a_block_has_given_all_lines_after_it(tmp_path: Path) -> None:
@@ -58,45 +64,45 @@ def test_a_search_that_is_ended_before_a_block_has_given_all_lines_after_it(tmp_
     write(tmp_path, range(90, 91), "c2")
     write(tmp_path, range(80, 81), "c3")
 
-    def at_block(last: str) -> None:
+    def at_segment(last: str) -> None:
         if last == lan.moment(80):
             raise TimeoutError
 
     given: list[str] = []
     with pytest.raises(TimeoutError):
-        given.extend(line.text for line in KeptLines(tmp_path).newest_lines(at_block=at_block))
+        given.extend(line.text for line in RunStore(tmp_path).newest_lines(at_segment=at_segment))
     assert given == ["line 100", "line 90"]
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     write(tmp_path / "run", range(3))
-    (file,) = (tmp_path / "run").iterdir()
+    (file,) = (tmp_path / "run/lines").iterdir()
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, range(2))
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "lines").iterdir()
     with file.open("ab") as log:
         log.write(b'\xff\n[]\n7\n{"time": 7, "node": "alpha", "node_rank": 0, "rank": 0, "text": ""}\n' + b"[" * 99999)
     write(tmp_path, range(2, 4))
-    assert [line.text for line in KeptLines(tmp_path).in_files()] == [f"line {number}" for number in range(4)]
-    assert [line.text for line in KeptLines(tmp_path).newest("alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
+    assert [line.text for line in RunStore(tmp_path).in_files()] == [f"line {number}" for number in range(4)]
+    assert [line.text for line in RunStore(tmp_path).newest("alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
 
 
 def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
-    with KeptLog(tmp_path, "alpha") as log:
-        log.keep(said(1, "caf\udce9"))
-    assert ([line.text for line in KeptLines(tmp_path).in_files()], log.problem) == (["caf\udce9"], "")
+    with RunStore(tmp_path).open_log("alpha") as log:
+        log.add(said(1, "caf\udce9"))
+    assert ([line.text for line in RunStore(tmp_path).in_files()], log.problem) == (["caf\udce9"], "")
 
 
 def test_the_last_lines_of_many_take_the_work_of_the_last_lines(tmp_path: Path) -> None:
-    lines = "".join(kept_lines.as_json(said(number % 3600, f"line {number}")) for number in range(50_000))
-    with KeptLog(tmp_path, "alpha") as log:
-        log.write(lines)
-    assert calls_of(lambda: _newest(KeptLines(tmp_path), "alpha", Filter(tail=3), 3)) < 80_000  # of 5,000 lines: 40,000
+    with RunStore(tmp_path).open_log("alpha") as log:
+        for number in range(50_000):
+            log.add(said(number % 3600, f"line {number}"))
+    assert calls_of(lambda: _newest(RunStore(tmp_path), "alpha", Filter(tail=3), 3)) < 8000  # of 5,000 lines: the same
     tracemalloc.start()
-    found = _newest(KeptLines(tmp_path), "alpha", Filter(tail=3), 3)
+    found = _newest(RunStore(tmp_path), "alpha", Filter(tail=3), 3)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(found) == 3
@@ -141,8 +147,8 @@ def test_what_could_not_be_kept_is_not_removed_from_the_nodes(orch: Orch, monkey
 
 def test_the_log_of_the_next_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
     write(tmp_path, range(600, 610), "first")
-    with KeptLog(tmp_path, "alpha", "second") as log:
-        log.keep(said(300))
+    with RunStore(tmp_path).open_log("alpha", "second") as log:
+        log.add(said(300))
     record = RunRecord("r")
     record.folder = tmp_path
     assert record.last_time("alpha", "first") == lan.moment(609)

@@ -1,0 +1,114 @@
+"""Follow a run that another process records: its lines come from the store, and no second stream is opened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.specs.run import State
+from orchestrator.specs.run_events import (
+    ContainerExited,
+    ContainerRemoved,
+    LinesNotKept,
+    NodeBack,
+    NodeLost,
+    RunEvent,
+    RunLine,
+    Tick,
+)
+from orchestrator.store.recorder import BEAT_S, RecorderLock
+
+POLL_S, LOOK_EVERY_S, LOOK_S, REST_S = 0.1, 5.0, 15.0, 5.0
+"""Seconds between two looks for lines, and between two looks at the containers; what such a look takes at most; and
+what the last lines of a container may take."""
+
+
+class StoreWatch:
+    """Reads the lines of these containers as the recorder of their run writes them.
+
+    It ends when all containers have ended, when it has become the recorder itself, or when the recorder is silent.
+    """
+
+    def __init__(
+        self,
+        containers: Sequence[RunningContainer],
+        record: RunRecord,
+        lock: RecorderLock,
+        pause: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lock, self._pause, self._clock = lock, pause, clock
+        self._tail = record.tail((one.node.name, one.id) for one in containers)
+        self.left = {one.node.name: one for one in containers}
+        """Containers that have not ended."""
+        self._of = dict(self.left)
+        self.since = {one.node.name: record.last_time(one.node.name, one.id) for one in containers}
+        """Time of the last line of each."""
+        self.is_silent = False
+        self._lost = set[str]()
+
+    def run_events(self) -> Iterator[RunEvent]:
+        beat_at = look_at = self._clock()
+        while self.left and not self._lock.is_held:
+            lines = self._new_lines()
+            yield from lines or (Tick(),)
+            now = self._clock()
+            if now >= look_at:
+                look_at = now + LOOK_EVERY_S
+                yield from self._look()
+            if now >= beat_at:
+                beat_at = now + BEAT_S
+                if not self._lock.take() and (silent := self._lock.silent_recorder()):
+                    self.is_silent = True
+                    yield LinesNotKept(
+                        reason=f"{silent}, which records this run, gives no sign of life: its lines are read from the "
+                        "nodes, and not stored"
+                    )
+                    return
+            if not lines:
+                self._pause(POLL_S)
+        yield from self._new_lines()
+
+    def _new_lines(self) -> list[RunLine]:
+        lines = self._tail.new()
+        for line in lines:
+            self.since[line.node] = line.time
+        return lines
+
+    def _look(self) -> Iterator[RunEvent]:
+        """Ask for the containers; what they wrote before their end comes before it."""
+        ended = list[ContainerExited | ContainerRemoved]()
+        asked = [one for one in self.left.values() if one.id]
+        for outcome in fan_out(asked, lambda one: one.node.engine.container(one.id), timeout_s=LOOK_S):
+            name, rank, facts = outcome.item.node.name, outcome.item.node_rank, outcome.result
+            if outcome.error:
+                if name not in self._lost:
+                    self._lost.add(name)
+                    yield NodeLost(node=name, node_rank=rank, error=outcome.error)
+                continue
+            if name in self._lost:
+                self._lost.discard(name)
+                yield NodeBack(node=name, node_rank=rank, container=outcome.item.id)
+            if facts is None:
+                ended.append(ContainerRemoved(node=name, node_rank=rank))
+            elif facts.state not in (State.RUNNING, State.CREATED):
+                ended.append(ContainerExited(node=name, node_rank=rank, container=facts))
+            else:
+                continue
+            del self.left[name]
+        for one in ended:
+            yield from self._rest_of(one.node)
+        yield from ended
+
+    def _rest_of(self, node: str) -> Iterator[RunLine]:
+        """The last lines of a container that has ended, which the recorder may write a moment later."""
+        container, until = self._of[node], self._clock() + REST_S
+        last = fan_out([container], lambda one: list(one.node.engine.logs(one.id, tail=1)), timeout_s=LOOK_S)
+        times = [line.time for line in last[0].result or ()]
+        while times and self.since[node] != times[-1] and self._clock() < until:
+            yield from self._new_lines()
+            self._pause(POLL_S)
+        yield from self._new_lines()

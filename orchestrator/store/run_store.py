@@ -1,0 +1,145 @@
+"""The log lines of a run on this computer, and the events among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from contract.events import Event
+from orchestrator.specs.run_events import RunLine
+from orchestrator.store.event_file import EventFile
+from orchestrator.store.events import EventCursor, EventReader, EventWriter
+from orchestrator.store.line_log import LineLog, end_of, locked, open_log, settle
+from orchestrator.store.read_lines import WantedLines, merged
+from orchestrator.store.search import ANY_LINE, Needles
+from orchestrator.store.segments import FOLDER, LONGEST, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
+from orchestrator.store.tail import Tail
+
+
+class RunStore:
+    """Lines and events of one run. Invalid lines, such as truncated ones, are left out.
+
+    Arguments of its methods: `since` is exclusive and `until` inclusive, both in the format of the lines' times.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open_log(self, node: str, container: str = "", since: str | None = None) -> LineLog:
+        """Open the log of this container of a node for appending. `since`: time of the line after which the lines will
+        come; those of them that are stored meanwhile are passed over. None: after the last one stored."""
+        return open_log(self.folder, node, container, since)
+
+    def settle(self) -> None:
+        """Write what waits in this process."""
+        settle(self.folder)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Nodes with recorded lines."""
+        return tuple(sorted({one.node for one in self._segments() if one.packed or one.size}))
+
+    def lines(
+        self,
+        node: str | Collection[str] | None = None,
+        *,
+        since: str = "",
+        until: str = "",
+        needles: Needles = ANY_LINE,
+        passes: Callable[[RunLine], bool] | None = None,
+    ) -> Iterator[RunLine]:
+        """Lines in order of time. `passes`: which lines are wanted."""
+        wanted = WantedLines(since=since, until=until, needles=needles, passes=passes)
+        return merged(self._segments(node), wanted, newest_first=False)
+
+    def newest_lines(
+        self,
+        node: str | Collection[str] | None = None,
+        *,
+        since: str = "",
+        until: str = "",
+        needles: Needles = ANY_LINE,
+        passes: Callable[[RunLine], bool] | None = None,
+        at_segment: Callable[[str], object] | None = None,
+    ) -> Iterator[RunLine]:
+        """The same, the newest first. `at_segment` receives the latest time of each segment before it is read; when it
+        raises, all lines after that time have been given."""
+        wanted = WantedLines(since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
+        return merged(self._segments(node), wanted, newest_first=True)
+
+    def newest(self, node: str, *, since: str = "", until: str = "", needles: Needles = ANY_LINE) -> Iterator[RunLine]:
+        """Lines of one node, the last written first; where times are given, those outside may be among them."""
+        segments = self._segments(node)
+        for number, segment in reversed(list(enumerate(segments))):
+            span = (segment.first, segment.last)
+            if not WantedLines(since=since, until=until).spans(*span):
+                continue
+            content = segment.content()
+            if needles is ANY_LINE:
+                yield from filter(None, map(parse_line, raw_lines_backwards(content)))
+            elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):
+                yield from filter(None, (parse_line(raw) for _, raw in reversed(list(needles.lines(content)))))
+
+    def in_files(self, node: str | None = None) -> Iterator[RunLine]:
+        """Lines container by container, in the order written."""
+        for segment in self._segments(node):
+            for raw in segment.content().split(b"\n"):
+                if len(raw) <= LONGEST and (line := parse_line(raw)):
+                    yield line
+
+    def last_time(self, node: str, container: str = "") -> str:
+        """Time of the last recorded line of this container; empty if there is none."""
+        self.settle()
+        return end_of(segments_in(self.folder / FOLDER, stem_of(node, container)))[1]
+
+    def tail(self, containers: Iterable[tuple[str, str]]) -> Tail:
+        """Lines of these containers, each a node and an id, that come from now on."""
+        self.settle()
+        return Tail(self.folder / FOLDER, [stem_of(node, container) for node, container in containers])
+
+    def events(
+        self,
+        *kinds: type[Event] | str,
+        nodes: Collection[str] | None = None,
+        since: str = "",
+        until: str = "",
+        newest_first: bool = False,
+    ) -> Iterator[RunLine]:
+        """Lines with an event of one of these kinds, subclasses included, in order of time; `event` of each is not
+        None. Their number counts, not that of all lines."""
+        if reader := self._reader():
+            yield from reader.events(kinds, nodes=nodes, since=since, until=until, newest_first=newest_first)
+
+    def new_events(self, cursor: EventCursor) -> Iterator[RunLine | None]:
+        """Events after the cursor, which is moved, each once, in order of time; also those with earlier times, of a
+        node whose clock was set back. A None among them: all events follow from the first one."""
+        if reader := self._reader():
+            yield from reader.new(cursor)
+
+    def _reader(self) -> EventReader | None:
+        """The events, after those of lines that a process has written before its end were added; None: no lines."""
+        self.settle()
+        file, lines = EventFile(self.folder), self.folder / FOLDER
+        if not lines.is_dir():
+            return None
+        reader = EventReader(file, lines)
+        if reader.is_behind():
+            with suppress(OSError), locked(self.folder, wait_s=0.0):  # whoever holds it adds them
+                writer = EventWriter(file, lines)
+                writer.add()
+                writer.add()  # the first one may have removed a damaged file
+                writer.close()
+        return reader
+
+    def _segments(self, node: str | Collection[str] | None = None) -> list[Segment]:
+        """Segments of a node, of several or of all, container by container in the order begun, each in the order
+        written."""
+        self.settle()
+        nodes = (node,) if isinstance(node, str) else node
+        found = [one for one in segments_in(self.folder / FOLDER) if nodes is None or one.node in nodes]
+        begun: dict[str, str] = {}
+        for one in found:
+            if one.stem not in begun:
+                begun[one.stem] = one.begins_at()
+        return sorted(found, key=lambda one: begun[one.stem])

@@ -1,0 +1,61 @@
+"""New lines of some containers, read from their segments as another process writes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.specs.run_events import RunLine
+from orchestrator.store.segments import SEGMENT_BYTES, Segment, parse_line, read_some, segments_in
+
+SETTLED_NS = 10**9
+"""Age of a change of the folder from which its time is trusted: two changes within a tick of the clock have one."""
+
+
+class Tail:
+    """Reads on from the end that the segments have at first."""
+
+    def __init__(self, lines: Path, stems: Iterable[str]) -> None:
+        self._lines, self._changed = lines, -1
+        self._listed: dict[tuple[str, int], Segment] = {}
+        self._look()
+        newest = {stem: max((number for one, number in self._listed if one == stem), default=0) for stem in stems}
+        self._at = {
+            stem: (number, len(self._listed[stem, number].content())) if number else (1, 0)
+            for stem, number in newest.items()
+        }
+
+    def new(self) -> list[RunLine]:
+        """Lines since the last call, in order of time."""
+        found = [line for stem in self._at for line in self._of(stem)]
+        return sorted(found, key=lambda line: (line.time, line.node_rank))
+
+    def _of(self, stem: str) -> list[RunLine]:
+        found = list[RunLine]()
+        while content := self._read(stem):
+            number, offset = self._at[stem]
+            self._at[stem] = number, offset + len(content)
+            found += filter(None, map(parse_line, content.split(b"\n")[:-1]))
+        return found
+
+    def _read(self, stem: str) -> bytes:
+        """Whole lines from the position on; of the next segment where this one is full."""
+        number, offset = self._at[stem]
+        if offset >= SEGMENT_BYTES:
+            self._at[stem] = number, offset = number + 1, 0
+        with suppress(OSError):
+            content = read_some(self._lines / f"{stem}.{number:04}.jsonl", offset)
+            return content[: content.rfind(b"\n") + 1]
+        self._look()
+        packed = self._listed.get((stem, number))
+        return packed.content()[offset:] if packed else b""
+
+    def _look(self) -> None:
+        """List the segments again if some came or went."""
+        with suppress(OSError):
+            changed = self._lines.stat().st_mtime_ns
+            if changed != self._changed or time.time_ns() - changed < SETTLED_NS:
+                self._changed = changed
+                self._listed = {(one.stem, one.number): one for one in segments_in(self._lines)}
