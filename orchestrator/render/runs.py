@@ -21,7 +21,7 @@ from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
 from orchestrator.state.limits import NO_PROGRESS_S
-from orchestrator.state.phase import Phase
+from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import RunProgress, progress_of, words_of_script
 from orchestrator.state.run_state import NodeState, RunState
 from orchestrator.state.stragglers import SWAP_MIB
@@ -92,7 +92,9 @@ def _slow(conditions: Sequence[Condition]) -> Iterator[Condition]:
 
 def _node_state(node: NodeState) -> str:
     """State of the container on a node."""
-    return node.container.state.value if node.container else State.LOST.value
+    if node.container is None:
+        return State.LOST.value
+    return State.STOPPED.value if node.container.exit_code == STOPPED_CODE else node.container.state.value
 
 
 def _used(usage: ResourceUsage | None) -> tuple[str, str, str]:
@@ -244,7 +246,7 @@ def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     if known.per_s is not None:
         words.append(f"{known.per_s:,.0f} {known.unit}/s")
     if known.remaining_s is not None and 0 < known.remaining_s < LONGEST_S:
-        words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s)}")
+        words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s, now)}")
     return printable(" · ".join(words) + before)
 
 
