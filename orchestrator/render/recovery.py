@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contract.events import OutputsEvent
-from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
+from orchestrator.state.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 from orchestrator.render.outputs import outputs_lines
 from orchestrator.specs.run_events import ContainerRemoved, Replanned, RunLine
 

@@ -12,14 +12,14 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog
 
 from contract.events import RankFailed, StepDone
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.monitoring.screen import DetailScreen, HelpScreen, LogScreen, MonitorApp
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.run_events import Tick
 from orchestrator.state.facts import Fact
 from orchestrator.state.limits import NODE_SILENT_S, TAIL
 from orchestrator.state.run_found import RunFound
+from orchestrator.watch.terminal.feed import LiveFeed
+from orchestrator.watch.terminal.screen import DetailScreen, HelpScreen, LogScreen, MonitorApp
 from tests.unit.test_live_state import NAMES, Watched
 
 Act = Callable[[MonitorApp, Pilot[int]], Awaitable[None]]
@@ -93,16 +93,19 @@ HEAD = """\
  run r1  running
  █··················· 5% · step 5/100 · 640 tokens/s
  loss █▇▅▃▁ 0
- ! gamma takes 3.0 x the others' time for its part of a step
-   → orch doctor --nodes gamma
 """
 WIDE = f"""{HEAD}\
+ ! gamma takes 3.0 x the others' time for its part of a step; --shares auto gives it a smaller part
+   → orch doctor --nodes gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  part of step  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  2  gamma  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         1.5 s  ◀ compute
 """
 MIDDLE = f"""{HEAD}\
+ ! gamma takes 3.0 x the others' time for its part of a step; --shares auto
+   gives it a smaller part
+   → orch doctor --nodes gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
@@ -113,7 +116,7 @@ NARROW = """\
  step 5/100 (5%) · 640 tokens/s
  loss █▇▅▃▁ 0
  ! gamma takes 3.0 x the others' time
-   for its part of a step
+   for its part of a step; --shares …
    → orch doctor --nodes gamma
  node   state     CPU     memory
  alpha  running  40 %  1.0/4.0 G

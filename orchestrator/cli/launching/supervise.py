@@ -29,7 +29,6 @@ from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
@@ -39,6 +38,7 @@ from orchestrator.specs.run_events import RunEvent
 from orchestrator.specs.secret import concealed
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase
+from orchestrator.state.recovery import Update
 from orchestrator.store.run_names import matching
 
 LOOKS = 20

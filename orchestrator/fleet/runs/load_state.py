@@ -40,6 +40,8 @@ from orchestrator.state.run_state import RunState
 
 LOOK_BACK = 200
 """Newest lines of each container, and newest events of each frequent kind."""
+FEW = 20
+"""Newest reports of progress of a run in a list."""
 LOOK_AHEAD = 1000
 """First lines of rank 0 that are searched for a forecast: a script of the user's has none, and may write much."""
 MOST_EVENTS = 2000
@@ -61,6 +63,16 @@ def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[st
         apply(state, RunNotSeen(seen=seen, unreachable=tuple(unreachable)))
     names = [one.name for one in state.members] or list(record.names)
     _read(state, _recorded(record), [_recorded_tail(record, name) for name in names], seen)
+    return state
+
+
+def recorded_progress(record: RunRecord, seen: float) -> RunState:
+    """The state of a run by its record and its newest reports of progress alone: for a list of many runs."""
+    state = _begin(record, seen)
+    for kind in (ProgressEvent, OutputProgress):
+        newest = list(islice(record.events(kind, newest_first=True), FEW))
+        for line in reversed(newest):
+            apply(state, LineRead(seen=seen, line=line))
     return state
 
 
