@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contract.events import OutputsEvent
-from orchestrator.state.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 from orchestrator.render.outputs import outputs_lines
 from orchestrator.specs.run_events import ContainerRemoved, Replanned, RunLine
+from orchestrator.state.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 
 
 def recovery_line(update: Update) -> str:
