@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from contract.events import Finished
 from orchestrator.specs.run_events import RunLine, Tick
 from orchestrator.state.facts import LineRead, NodeAnswered
 from orchestrator.state.reduce import apply
@@ -29,6 +30,13 @@ def lines_of(make: Callable[[], Stream]) -> list[str]:
     return shown
 
 
+def finished_after_a_restart() -> Stream:
+    made = run_streams.resumed()
+    made.agents(20, Finished(outcome="done", exit_code=0))
+    made.answer(21)
+    return made
+
+
 def test_each_stream_has_the_marks_of_its_verdict() -> None:
     def check(make: Callable[[], Stream], expected: Expected) -> None:
         state, now = state_of(make().facts), T0 + expected.at
@@ -50,6 +58,7 @@ def test_each_stream_has_the_marks_of_its_verdict() -> None:
             ["! rank 2 (gamma) is stopped (SIGSTOP)", "· the ranks make progress again"],
         ),
         (run_streams.resumed, ["· all ranks were restarted once; last cause: alpha: killed (restarts left: 2)"]),
+        (finished_after_a_restart, ["· all ranks were restarted once; last cause: alpha: killed (restarts left: 2)"]),
         (run_streams.good_end, []),
         (run_streams.failed_rank, []),
     ],
