@@ -72,8 +72,8 @@ def fill_records(runs: int, points: int) -> list[str]:
 def serve_scene() -> None:
     """Serve the page of played machines, and write its address to stdout. What connects to real ones is loaded too."""
     import orchestrator.nodes.ssh  # noqa: F401  # its memory counts
-    from orchestrator.cli.web.address import listening_socket, web_address
-    from orchestrator.cli.web.serving import serve
+    from orchestrator.watch.server.address import listening_socket, web_address
+    from orchestrator.watch.server.serving import serve
 
     address = web_address("127.0.0.1", 0, None, None)
     with listening_socket(address) as listening:

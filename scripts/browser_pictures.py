@@ -45,8 +45,8 @@ def serving() -> Iterator[str]:
     """The page, as `benchmarks/dashboard.py` serves it, with four runs on record."""
     import time
 
-    from orchestrator.cli.web.address import listening_socket, web_address
-    from orchestrator.cli.web.serving import page_server
+    from orchestrator.watch.server.address import listening_socket, web_address
+    from orchestrator.watch.server.serving import page_server
     from tests import lan
     from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
 

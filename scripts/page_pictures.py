@@ -22,10 +22,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import pictures  # noqa: E402
 
 import docs  # noqa: E402
-from orchestrator.cli.web.report_file import report_html  # noqa: E402
 from orchestrator.state.journal import Journal  # noqa: E402
 from orchestrator.state.journal_entries import EndEntry  # noqa: E402
 from orchestrator.state.run_history import RunHistory  # noqa: E402
+from orchestrator.watch.report_file import report_html  # noqa: E402
 
 BROWSER = "/usr/bin/chromium-headless-shell"
 ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")

@@ -39,8 +39,6 @@ from contract.events import (
     TrainingDone,
 )
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.monitoring.screen import MonitorApp
 from orchestrator.render.findings import DoctorReport, doctor_screen
 from orchestrator.render.log_lines import LogPrinter
 from orchestrator.render.runs import run_table
@@ -59,6 +57,8 @@ from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
 from orchestrator.watch.live import LiveState
+from orchestrator.watch.terminal.feed import LiveFeed
+from orchestrator.watch.terminal.screen import MonitorApp
 from orchestrator.watch.words import condition_lines
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"

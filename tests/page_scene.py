@@ -27,12 +27,6 @@ from contract.events import (
     TrainingDone,
 )
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.web.actions import PageActions
-from orchestrator.cli.web.app import WebParts
-from orchestrator.cli.web.fleet import WatchedFleet
-from orchestrator.cli.web.live import LiveStream
-from orchestrator.cli.web.runs import RunCurves, RunList
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
@@ -45,6 +39,12 @@ from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.live import LiveState
+from orchestrator.watch.server.actions import PageActions
+from orchestrator.watch.server.app import WebParts
+from orchestrator.watch.server.fleet import WatchedFleet
+from orchestrator.watch.server.live import LiveStream
+from orchestrator.watch.server.runs import RunCurves, RunList
+from orchestrator.watch.terminal.feed import LiveFeed
 from tests import lan
 
 RUN = "gpt2-c0de"

@@ -12,6 +12,7 @@ from typing import Any
 from contract.checkpoint import decode_manifest
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
 from contract.downloads import decode_manifest as decode_download
+from contract.events import ProgressEvent
 from contract.failures.classify import FailedRank, classify
 from contract.log_lines import EVENT_MARK, split_rank
 from contract.rank_signs import RankSigns
@@ -89,7 +90,7 @@ def _shown(text: str) -> None:
     write_postmortem(Evidence(run_id="r1", lines=(said,)))
     read_figures(text)
     if event:
-        slow_ranks(event, ["alpha"])
+        slow_ranks(event if isinstance(event, ProgressEvent) else None, ["alpha"])
         generation_failure(event)
         read_connectivity_result(event.others)
 

@@ -5,10 +5,8 @@ No decision depends on it: a program may print anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from contract.cost_model.units import duration
-from contract.events import Event, OutputProgress
+from contract.events import OutputProgress
 
 SOURCE = "(read from its output)"
 UNITS = {"steps": "steps/s", "it": "it/s"}
@@ -16,25 +14,6 @@ LONGEST_S = 10 * 365 * 86400.0
 """Longest remaining time that is shown: a node may report anything."""
 SILENT_S = 60.0
 """Time without news of a rank after which that of a higher one counts."""
-
-
-def newest_output(events: Iterable[Event | None], earlier: OutputProgress | None = None) -> OutputProgress | None:
-    """The newest report of the lowest rank that prints its progress."""
-    newest = earlier
-    for event in events:
-        if isinstance(event, OutputProgress):
-            newest = event if newest is None or _counts(event, newest) else newest
-    return newest
-
-
-def _counts(event: OutputProgress, newest: OutputProgress) -> bool:
-    if event.generation != newest.generation or _rank(event) <= _rank(newest):
-        return True
-    return (event.t or 0.0) - (newest.t or 0.0) > SILENT_S
-
-
-def _rank(event: OutputProgress) -> float:
-    return float("inf") if event.rank is None else event.rank
 
 
 def output_words(event: OutputProgress | None, *, running: bool, age_s: float = 0.0) -> str:
@@ -74,14 +53,6 @@ def remaining_s(event: OutputProgress, age_s: float = 0.0) -> float | None:
     """Estimated seconds to the end, so long after the event; None: not known, or past."""
     left = None if event.remaining_s is None else event.remaining_s - max(0.0, age_s)
     return left if left is not None and 0 < left < LONGEST_S else None
-
-
-def output_warning(event: Event | None) -> str:
-    """A line about a loss that is NaN or infinite; empty where it is neither."""
-    if not isinstance(event, OutputProgress) or event.not_finite not in ("nan", "inf"):
-        return ""
-    since = f" since step {event.not_finite_since:,}" if event.not_finite_since is not None else ""
-    return f"! loss is {event.not_finite}{since} (from its output)"
 
 
 def output_place(event: OutputProgress) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
-from contract.events import Event, ProgressEvent
+from contract.events import ProgressEvent
 from orchestrator.checks.cluster_job import ClusterJob
 
 SLOW = 1.5
@@ -47,10 +47,10 @@ class SlowRank:
         return f"{part}; what slows it: orch doctor {look}; without it: {without}"
 
 
-def slow_ranks(event: Event | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:
+def slow_ranks(event: ProgressEvent | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:
     """Slow ranks according to a `step` event of a run on these nodes; the slowest first. With `--shares auto` none
     before it has had the time to balance them."""
-    if not isinstance(event, ProgressEvent):
+    if event is None:
         return ()
     balanced = event.balanced
     if balanced is not None and balanced < SETTLED:

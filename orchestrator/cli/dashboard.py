@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from orchestrator.cli.web.address import WebAddress
     from orchestrator.specs.inventory import NodeSpec
+    from orchestrator.watch.server.address import WebAddress
 
 EXAMPLES = """\
 orch dashboard
@@ -49,7 +49,7 @@ def dashboard(
     The printed address holds a token: whoever has it sees the page, and can stop and restart runs there. Looking
     changes nothing. Nothing is loaded from another host. From another computer: the tunnel that is printed.
     """
-    from orchestrator.cli.web.address import listening_socket, web_address
+    from orchestrator.watch.server.address import listening_socket, web_address
 
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
@@ -91,8 +91,8 @@ def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chos
 def _serve(chosen: _Chosen, address: WebAddress, listening: socket.socket, *, open_browser: bool) -> None:
     import secrets
 
-    from orchestrator.cli.web.address import tunnel_line
-    from orchestrator.cli.web.serving import serve, web_parts
+    from orchestrator.watch.server.address import tunnel_line
+    from orchestrator.watch.server.serving import serve, web_parts
 
     parts = web_parts(
         chosen.specs, chosen.run, project=chosen.project, inventory=chosen.inventory, version=installed_version(),

@@ -20,10 +20,10 @@ from orchestrator.cli.report import exit_code, invocation, say, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.monitoring.feed import LiveFeed
     from orchestrator.fleet.monitor import FleetWatch
     from orchestrator.specs.inventory import NodeSpec
     from orchestrator.watch.fleet_view import FleetView
+    from orchestrator.watch.terminal.feed import LiveFeed
 
 EXAMPLES = """\
 orch monitor
@@ -51,9 +51,9 @@ def monitor(
 
     Exit code with --once: 0: all nodes answered; 4: none did; 5: some did. Ctrl-C ends the watching; the run continues.
     """
-    from orchestrator.cli.monitoring.feed import LiveFeed
     from orchestrator.fleet.connect import machines_of
     from orchestrator.watch.live import LiveState
+    from orchestrator.watch.terminal.feed import LiveFeed
 
     specs = machines_of(known_nodes(inventory, run, nodes))
     feed = LiveFeed(partial(_watching, specs, run, some=nodes is not None), LiveState(spec.name for spec in specs))
@@ -85,7 +85,7 @@ def has_screen() -> bool:
 
 
 def _screen(feed: LiveFeed, interval: float) -> int:
-    from orchestrator.cli.monitoring.screen import MonitorApp
+    from orchestrator.watch.terminal.screen import MonitorApp
 
     app = MonitorApp(feed, interval_s=interval, login=_login)
     code = app.run()

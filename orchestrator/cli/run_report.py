@@ -74,7 +74,7 @@ def report(
 def _write_file(reports: list[RunReport], file: Path) -> None:
     from datetime import datetime
 
-    from orchestrator.cli.web.report_file import report_html
+    from orchestrator.watch.report_file import report_html
 
     made_at = datetime.now().astimezone().isoformat(timespec="minutes")
     page = report_html(reports, made_at=made_at, version=installed_version())

@@ -32,10 +32,10 @@ def tensorboard(
 
     They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node.
     """
-    from orchestrator.cli.web.address import LOOPBACK_NAMES, WebAddress, listening_socket
     from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.tensorboard import EventFiles
+    from orchestrator.watch.server.address import LOOPBACK_NAMES, WebAddress, listening_socket
 
     loaded, words, wait_s = load_inventory(inventory).inventory, runs or [""], START_S
     with listening_socket(WebAddress(host="127.0.0.1", port=port, names=LOOPBACK_NAMES)) as free:

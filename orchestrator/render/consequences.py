@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from contract.events import GenerationStarted, TrainingDone
 from contract.failures.classify import Classified, FailedRank, classify, is_stack_of_cpp
 from contract.failures.torchrun import is_own_error, is_ruler, log_text
 from contract.failures.tracebacks import begins, chained, is_torch_log
 from contract.log_lines import EVENT_MARK, readable
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.facts import LineRead
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_state import RunState
 
 MOST_LINES = 400
 """Lines of a traceback that are held: a longer one is shown without folding."""
@@ -48,7 +50,9 @@ class _Writer:
     chained: bool = False
     """Whether the next traceback was raised from it."""
     known: set[str] = field(default_factory=set)
-    """Signatures of lost peers that were shown."""
+    """Signatures of lost peers that were shown since the last start of the ranks."""
+    starts: int = 0
+    """Starts of the ranks of its node that were counted."""
 
 
 class Consequences:
@@ -58,15 +62,19 @@ class Consequences:
         """`names`: who has which address."""
         self._names = names
         self._writers: dict[tuple[str, int | None], _Writer] = {}
-        self._done = False
-        """Whether rank 0 has said so: who leaves first after that is lost by the others, and nothing is wrong."""
+        self._state = RunState(run_id="")
+        """The state of the run by the events among the lines."""
 
     def hear(self, said: RunLine) -> Sequence[RunLine]:
         text = readable(said.text)
         if text.startswith(EVENT_MARK):
-            self._event(said)
+            apply(self._state, LineRead(seen=0.0, line=said))
             return [said]
         writer = self._writers.setdefault((said.node, said.rank), _Writer())
+        node = self._state.nodes.get(said.node)
+        if node and len(node.part.starts) != writer.starts:
+            writer.starts = len(node.part.starts)
+            writer.known.clear()
         if said.rank is None and self._of_agent(writer, text):
             return []
         if writer.held:
@@ -82,14 +90,12 @@ class Consequences:
             held, writer.held, writer.warning = [*writer.warning, *writer.held], [], []
             yield from held
 
-    def _event(self, said: RunLine) -> None:
-        event = said.event
-        if isinstance(event, GenerationStarted):
-            self._done = False
-            for (node, _), writer in self._writers.items():
-                if node == said.node:
-                    writer.known.clear()
-        self._done |= isinstance(event, TrainingDone) and event.rank == 0
+    @property
+    def _done(self) -> bool:
+        """Whether rank 0 has trained to the end: after that, ranks leave and others lose them, and nothing is wrong."""
+        coordinator = self._state.coordinator
+        first = coordinator.part.ranks.get(0) if coordinator else None
+        return first is not None and first.stage == "ended" and not (first.failed or first.stopped)
 
     @staticmethod
     def _of_agent(writer: _Writer, text: str) -> bool:

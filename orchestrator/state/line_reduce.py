@@ -42,11 +42,10 @@ from contract.events import (
 )
 from contract.liveness_watch import EXCHANGE_RULES
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.output_progress import newest_output
-from orchestrator.checks.progress import with_figures
 from orchestrator.checks.stragglers import share_of
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
+from orchestrator.state.newest_reports import newest_output, with_figures
 from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
 
 RARE = (
@@ -158,6 +157,8 @@ def _of_rank(part: AttemptPart, event: Event) -> None:
             part.forecast = event.forecast
         case NodesMeasured():
             part.measurement = event.measurement
+        case TrainingResumed():
+            part.resumed = event
         case ConnectivityTested():
             part.tested = event
         case OptionsChosen():
@@ -194,7 +195,7 @@ def _progress(part: AttemptPart, event: ProgressEvent, at: float) -> None:
 
 
 def _printed(part: AttemptPart, event: OutputProgress, at: float) -> None:
-    part.printed = newest_output([event], part.printed)
+    part.printed = newest_output(event, part.printed)
     if part.printed is event:
         part.printed_at = at
         if event.loss is not None and part.progress is None:

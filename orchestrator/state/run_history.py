@@ -43,14 +43,14 @@ from contract.events import (
 )
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
-from orchestrator.checks.output_progress import newest_output, output_place, output_words
-from orchestrator.checks.progress import with_figures
+from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.specs.curve import Curve, CurvePoints
 from orchestrator.specs.launch_options import RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
+from orchestrator.state.newest_reports import newest_output, with_figures
 from orchestrator.state.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
 from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 
@@ -152,7 +152,7 @@ class RunHistory:
 
     def _output(self, event: OutputProgress) -> None:
         """Take progress from the output into account, while no event of the program itself reports any."""
-        self._printed = newest_output([event], self._printed)
+        self._printed = newest_output(event, self._printed)
         if self._progress is None and self._printed is event and (place := output_place(event)) is not None:
             self._point("train", "loss", "", OUTPUT_UNIT, place, event.loss)
 

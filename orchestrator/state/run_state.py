@@ -26,6 +26,7 @@ from contract.events import (
     ProgressEvent,
     RankFailed,
     RankStarted,
+    TrainingResumed,
 )
 from contract.resources import ResourceUsage
 from orchestrator.specs.plan import Plan
@@ -99,6 +100,8 @@ class AttemptPart:
     checkpoint: CheckpointWritten | None = None
     """The newest verified checkpoint."""
     joined: GroupJoined | None = None
+    resumed: TrainingResumed | None = None
+    """Its newest report that the training continues from a checkpoint."""
     tested: ConnectivityTested | None = None
     forecast: Forecast | None = None
     measurement: Measurement | None = None

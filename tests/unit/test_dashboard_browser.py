@@ -12,12 +12,12 @@ import pytest
 
 from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import PHONE, SIDEWAYS, VIEWS, WIDE, chromium, open_page
-from orchestrator.cli.web.address import listening_socket, web_address
-from orchestrator.cli.web.serving import page_server
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import NodeUnanswered
+from orchestrator.watch.server.address import listening_socket, web_address
+from orchestrator.watch.server.serving import page_server
 from tests import lan
 from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
 

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from orchestrator.cli import dashboard
-from orchestrator.cli.web import actions
-from orchestrator.cli.web.actions import perform_here
-from orchestrator.cli.web.address import listening_socket, tunnel_line, web_address
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
+from orchestrator.watch.server import actions
+from orchestrator.watch.server.actions import perform_here
+from orchestrator.watch.server.address import listening_socket, tunnel_line, web_address
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch
 
@@ -111,7 +111,7 @@ def test_errors_of_an_address() -> None:
 
 def _unbound() -> None:
     """Listen on an address of documentation, which no computer has."""
-    from orchestrator.cli.web.address import WebAddress
+    from orchestrator.watch.server.address import WebAddress
 
     listening_socket(WebAddress(host="192.0.2.1", port=0, names=frozenset()))
 

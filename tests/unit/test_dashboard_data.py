@@ -17,16 +17,6 @@ from starlette.testclient import TestClient
 
 from contract.event_lines import encode_event
 from contract.events import StepDone
-from orchestrator.cli.web import logs as web_logs
-from orchestrator.cli.web.actions import KEPT, PageActions
-from orchestrator.cli.web.address import web_address
-from orchestrator.cli.web.app import WebParts, web_app
-from orchestrator.cli.web.fleet import Refreshed, WatchedFleet
-from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
-from orchestrator.cli.web.plain import as_json as page_json
-from orchestrator.cli.web.plain import shown
-from orchestrator.cli.web.runs import RunCurves, RunList
-from orchestrator.cli.web.serving import web_parts
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
@@ -34,6 +24,16 @@ from orchestrator.render.findings import DoctorReport, doctor_data
 from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.run_events import RunLine
+from orchestrator.watch.plain import as_json as page_json
+from orchestrator.watch.plain import shown
+from orchestrator.watch.server import logs as web_logs
+from orchestrator.watch.server.actions import KEPT, PageActions
+from orchestrator.watch.server.address import web_address
+from orchestrator.watch.server.app import WebParts, web_app
+from orchestrator.watch.server.fleet import Refreshed, WatchedFleet
+from orchestrator.watch.server.logs import LinesWanted, log_page, search_page
+from orchestrator.watch.server.runs import RunCurves, RunList
+from orchestrator.watch.server.serving import web_parts
 from tests import lan
 from tests.page_scene import RUN, TRACEBACK, PlayedWatch, played_parts, record_run
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from orchestrator.cli.web.address import web_address
-from orchestrator.cli.web.app import ASSETS, KINDS, WebParts, web_app
-from orchestrator.cli.web.guard import AGAIN
+from orchestrator.watch.server.address import web_address
+from orchestrator.watch.server.app import ASSETS, KINDS, WebParts, web_app
+from orchestrator.watch.server.guard import AGAIN
 from tests import lan
 from tests.page_scene import RUN, PlayedWatch, played_parts
 

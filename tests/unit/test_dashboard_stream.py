@@ -13,14 +13,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.web import live
-from orchestrator.cli.web import serving as serving_module
-from orchestrator.cli.web.actions import PageActions
-from orchestrator.cli.web.address import listening_socket, web_address
-from orchestrator.cli.web.app import WebParts
-from orchestrator.cli.web.live import LiveStream
-from orchestrator.cli.web.serving import page_server, web_parts
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes.probes import usage_probe
@@ -29,6 +21,14 @@ from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import ContainerSeen, NodeUnanswered
 from orchestrator.watch.live import LiveState
+from orchestrator.watch.server import live
+from orchestrator.watch.server import serving as serving_module
+from orchestrator.watch.server.actions import PageActions
+from orchestrator.watch.server.address import listening_socket, web_address
+from orchestrator.watch.server.app import WebParts
+from orchestrator.watch.server.live import LiveStream
+from orchestrator.watch.server.serving import page_server, web_parts
+from orchestrator.watch.terminal.feed import LiveFeed
 from tests import lan
 from tests.page_scene import PlayedWatch, played_parts
 

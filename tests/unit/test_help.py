@@ -88,7 +88,7 @@ def test_the_page_of_processes_is_served_without_what_only_terminals_and_other_m
     """rich and its tables take 2 MiB, until checkpoints or findings are shown; the Docker SDK with its SSH 20 MiB."""
     heavy = ("rich", "docker", "paramiko", "fabric", "ctypes")
     program = (
-        "import sys, orchestrator.cli.web.serving; from orchestrator.fleet.connect import connect; "
+        "import sys, orchestrator.watch.server.serving; from orchestrator.fleet.connect import connect; "
         "from orchestrator.specs.inventory import NodeSpec; "
         "connect(NodeSpec(name='here', address='127.0.0.1', connection='local', engine='process')); "
         f"print(*[name for name in {heavy} if name in sys.modules])"

@@ -13,7 +13,7 @@ from contract.event_lines import encode_event
 from contract.event_values import RankPosition
 from contract.events import Event, LineRedrawn, OutputProgress, ResourcesSampled, StepDone
 from contract.resources import ResourceUsage
-from orchestrator.checks.output_progress import newest_output, output_place, output_warning, output_words
+from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.cli.launching.view import Screen
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
@@ -23,6 +23,7 @@ from orchestrator.render.run_summary import key_figures
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
+from orchestrator.state.newest_reports import newest_output
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
 from tests import lan
@@ -72,15 +73,15 @@ def test_odd_values_make_words_as_well() -> None:
     odd = ({"epoch": 1e300}, {"unit": "\x1b[31m"}, {"per_s": -1e300}, {"remaining_s": 1e300}, {"loss": -1e300},
            {"step": 10**12, "steps": 1}, {"steps": 0}, {"epochs": 0}, {"not_finite": "\x1b"})  # fmt: skip
     assert failures_of(check, odd) == []
-    assert output_warning(replace(NAN, not_finite="\x1b[31m")) == ""
 
 
 def test_the_lowest_rank_counts_unless_it_is_silent() -> None:
     other = replace(PROGRESS, rank=2, step=7)
-    assert newest_output([other, PROGRESS, replace(other, t=1767366059.0)]) == PROGRESS
-    later = replace(other, t=1767366061.0)
-    assert newest_output([PROGRESS, later]) == later
-    assert newest_output([PROGRESS, replace(other, generation=2)]) == replace(other, generation=2)
+    assert newest_output(PROGRESS, other) == PROGRESS
+    assert newest_output(replace(other, t=1767366059.0), PROGRESS) == PROGRESS
+    later, restarted = replace(other, t=1767366061.0), replace(other, generation=2)
+    assert newest_output(later, PROGRESS) == later
+    assert newest_output(restarted, PROGRESS) == restarted
 
 
 def test_the_place_on_a_curve_grows_over_epochs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-from orchestrator.cli.web.report_file import ASSETS, MODULES, VENDOR, report_script
+from orchestrator.watch.report_file import ASSETS, MODULES, VENDOR, report_script
 
 
 def test_vendored_files_are_those_of_the_recorded_sums() -> None:

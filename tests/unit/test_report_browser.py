@@ -13,12 +13,12 @@ from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import SERIOUS, SIDEWAYS, chromium
 from contract.event_lines import encode_event
 from contract.events import ResourcesSampled
-from orchestrator.cli.web.report_file import report_html
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import EndEntry
 from orchestrator.state.run_history import RunHistory
 from orchestrator.state.run_report import RunReport
+from orchestrator.watch.report_file import report_html
 from tests import lan
 from tests.page_scene import step_event, usage
 

@@ -38,11 +38,11 @@ SOURCES = sorted(
 )
 
 LISTENS = {
-    "orchestrator/cli/web/address.py": "the page of `orch dashboard`, while the command runs: on loopback or with "
+    "orchestrator/watch/server/address.py": "the page of `orch dashboard`, while the command runs: on loopback or with "
     "TLS; no answer without its token or the cookie that replaces it, nor to another host or origin",
     "orchestrator/cli/metrics.py": "figures for Prometheus, while the command runs: on loopback unless --expose is "
     "given, reads requests and changes nothing",
-    "orchestrator/cli/web/serving.py": "answers on the socket of the page",
+    "orchestrator/watch/server/serving.py": "answers on the socket of the page",
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
     "nobody who does not know its word",
     "orchestrator/nodes/relay_program.py": "a copy to many nodes: on the node's own address, ends with its "

@@ -145,7 +145,7 @@ class Screen:
         self._print_update(run_event)
         if not isinstance(run_event, RunEvent):
             return
-        if isinstance(run_event, RunLine) and run_event.event:
+        if isinstance(run_event, RunLine) and (run_event.event or self._is_first_of_rank(run_event)):
             self._note_bar(run_event)
             self._note_state(state)
         if self._live and self._phases.complete and not self._arrived:
@@ -163,6 +163,10 @@ class Screen:
         if isinstance(run_event, Tick):
             self._drop_bars()
             self._remind()
+
+    def _is_first_of_rank(self, line: RunLine) -> bool:
+        """Whether a rank of this node has written nothing before."""
+        return line.rank is not None and phases.MASTER not in self._phases.reached.get(line.node, (phases.MASTER,))
 
     def _note_bar(self, line: RunLine) -> None:
         """Take a state of a progress bar into account."""

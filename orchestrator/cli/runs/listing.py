@@ -58,7 +58,6 @@ def runs(
     from orchestrator.fleet.runs.find_runs import find_runs
     from orchestrator.fleet.runs.load_state import states_of
     from orchestrator.fleet.runs.progress import recorded_history
-    from orchestrator.fleet.runs.records import left_out_line
     from orchestrator.fleet.runs.run_filter import RunFilter
     from orchestrator.render.runs import run_data, runs_table
     from orchestrator.state.verdict import verdict
@@ -74,7 +73,6 @@ def runs(
     code = exit_code(len(found.unreachable), len(specs))
     on_nodes = {run.run_id for run in found.runs}
     past = [past for past in recorded_history() if past.run_id not in on_nodes]
-    known = bool(found.runs or past)
     now = time.time()
     judged = ((run, state, verdict(state, now)) for run, state in states_of(found, now))
     passing = [one for one in judged if wanted.passes(one[0], one[2].phase)]
@@ -89,15 +87,21 @@ def runs(
         names = [*(run.run_id for run, _, _ in shown), *(one.run_id for one in older)]
         output.write(data, names, runs_table([(run, one) for run, _, one in shown], older, wide=output.wide))
     else:
-        say(_nothing(code, known=known))
+        say(_nothing(code, known=bool(found.runs or past)))
     if more and output.is_table:
         say(f"{counted(more, 'older run')} not shown\n  → orch runs --limit 0   # all; fewer: --state, --since, --grep")
     for run, _, one in shown if output.is_table else ():
         for line in filter(None, (beside_lines(one, run), half_launched(run))):
             say(line)
-    if left_out := left_out_line():
-        say(left_out)
+    _tell_left_out()
     return code
+
+
+def _tell_left_out() -> None:
+    from orchestrator.fleet.runs.records import left_out_line
+
+    if line := left_out_line():
+        say(line)
 
 
 def _only_a_group(context: typer.Context) -> int:

@@ -31,6 +31,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import Replanned, RunLine
 from orchestrator.state.journal_entries import Why
 from orchestrator.state.phase import Phase
+from orchestrator.state.run_state import RunState
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""
@@ -120,7 +121,7 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
             containers,
             plan,
             followed,
-            on=_pass_on(how, plan, copies),
+            on=_pass_on(how, plan, followed.state, copies),
             clock=how.clock,
             options=_attempt_options(how, plan, given_up),
         )
@@ -187,17 +188,23 @@ def _attempt_options(how: Supervision, plan: Plan, given_up: Mapping[str, int]) 
     return AttemptOptions(policy=policy, away=away, pause=how.pause, tick_s=how.tick_s)
 
 
-def _pass_on(how: Supervision, plan: Plan, copies: LatestOnly) -> Callable[[Update], None]:
-    """Pass updates to the callbacks; copy checkpoints in the background."""
-    nodes = [how.pool.nodes[part.node] for part in plan.nodes]
+def _pass_on(how: Supervision, plan: Plan, state: RunState, copies: LatestOnly) -> Callable[[Update], None]:
+    """Pass updates to the callbacks; copy checkpoints of the leading rank in the background."""
+    nodes, copied = [how.pool.nodes[part.node] for part in plan.nodes], _newest_checkpoint(state)
 
     def pass_on(update: Update) -> None:
+        nonlocal copied
         how.callbacks.update(update)
         copies.look()
-        event = update.event if isinstance(update, RunLine) else None
         checkpoint = how.callbacks.checkpoint
-        if checkpoint and isinstance(event, CheckpointWritten) and event.verified:
-            step = event.step or 0
+        if not checkpoint or not isinstance(update, RunLine) or update.event is None:
+            return
+        if (newest := _newest_checkpoint(state)) and newest is not copied:
+            copied, step = newest, newest.step or 0
             copies.add(lambda: checkpoint(nodes, plan, step))
 
     return pass_on
+
+
+def _newest_checkpoint(state: RunState) -> CheckpointWritten | None:
+    return state.leader.part.checkpoint if state.leader else None

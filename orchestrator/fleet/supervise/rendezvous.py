@@ -48,7 +48,7 @@ class Arrivals:
         if isinstance(update, Replanned):
             self._plan, self.here = update.plan, []
         is_line, new = isinstance(update, RunLine), list[str]()
-        if not self.missing or (isinstance(update, RunLine) and update.event is None):
+        if not self.missing or (isinstance(update, RunLine) and update.rank is None):
             return new
         if any(one.part.ranks for one in self.state.members):
             new = self.missing  # torchrun starts a rank only when every agent has met the others

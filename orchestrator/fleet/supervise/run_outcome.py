@@ -62,7 +62,7 @@ def outcome_of(state: RunState, plan: Plan, last: Decision, ended: Sequence[str]
         forecast=state.forecast,
         then=then,
         samples_per_step=state.samples_per_step,
-        checkpoint=plan.resumes is not None or any(one.part.checkpoint for one in state.members),
+        checkpoint=any(one.part.checkpoint or one.part.resumed for one in state.members),
         note=(finished.note or "") if finished and not failure else "",
     )
 

@@ -19,24 +19,24 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.checks.line_levels import LineLevel
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.web.actions import PageActions
-from orchestrator.cli.web.address import WebAddress
-from orchestrator.cli.web.fleet import WatchedFleet
-from orchestrator.cli.web.guard import RequestGuard
-from orchestrator.cli.web.live import LiveStream
-from orchestrator.cli.web.logs import LinesWanted, log_page, search_page
-from orchestrator.cli.web.plain import as_json
-from orchestrator.cli.web.run_view import RESOURCES, cause_view, only
-from orchestrator.cli.web.runs import ANSWER_POINTS, RunCurves, RunList
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
 from orchestrator.state.postmortem import write_postmortem
+from orchestrator.watch.plain import as_json
+from orchestrator.watch.run_view import RESOURCES, cause_view, only
+from orchestrator.watch.server.actions import PageActions
+from orchestrator.watch.server.address import WebAddress
+from orchestrator.watch.server.fleet import WatchedFleet
+from orchestrator.watch.server.guard import RequestGuard
+from orchestrator.watch.server.live import LiveStream
+from orchestrator.watch.server.logs import LinesWanted, log_page, search_page
+from orchestrator.watch.server.runs import ANSWER_POINTS, RunCurves, RunList
+from orchestrator.watch.terminal.feed import LiveFeed
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent.parent / "page"
 KINDS = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
          ".css": "text/css; charset=utf-8"}  # fmt: skip
 THREADS = 4

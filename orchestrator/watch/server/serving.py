@@ -13,15 +13,15 @@ from types import FrameType
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.web.actions import PageActions, perform_here
-from orchestrator.cli.web.address import WebAddress
-from orchestrator.cli.web.app import WebParts, web_app
-from orchestrator.cli.web.fleet import WatchedFleet
-from orchestrator.cli.web.live import LiveStream
-from orchestrator.cli.web.runs import RunCurves, RunList
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.watch.live import LiveState
+from orchestrator.watch.server.actions import PageActions, perform_here
+from orchestrator.watch.server.address import WebAddress
+from orchestrator.watch.server.app import WebParts, web_app
+from orchestrator.watch.server.fleet import WatchedFleet
+from orchestrator.watch.server.live import LiveStream
+from orchestrator.watch.server.runs import RunCurves, RunList
+from orchestrator.watch.terminal.feed import LiveFeed
 
 LEAVING_S = 2
 """Time in which answers that were begun may end."""

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.cli.web.plain import shown
 from orchestrator.render.run_summary import best, key_figures
 from orchestrator.render.why import OWNERS, headline, why_data
 from orchestrator.specs.curve import Curve
 from orchestrator.state.postmortem import Postmortem
 from orchestrator.state.run_report import RunReport
+from orchestrator.watch.plain import shown
 
 POINTS, FEWEST_POINTS = 240, 24
 """Points of a curve that the page holds at most, and at least in an answer of many curves."""

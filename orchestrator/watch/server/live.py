@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import Any
 
-from orchestrator.cli.monitoring.feed import LiveFeed
-from orchestrator.cli.web.now_view import now_view
-from orchestrator.cli.web.plain import as_json
 from orchestrator.render.printable import printable
+from orchestrator.watch.now_view import now_view
+from orchestrator.watch.plain import as_json
+from orchestrator.watch.terminal.feed import LiveFeed
 
 LOOK_S = 0.5
 """Between two looks whether there is something to send; a node that has become silent is sent at once."""

@@ -13,8 +13,6 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from orchestrator.checks.hang import timestamp
-from orchestrator.cli.web.plain import as_json, shown
-from orchestrator.cli.web.run_view import RESOURCES, run_view
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import FoundRuns
 from orchestrator.fleet.runs.load_state import recorded_progress, states_of
@@ -28,6 +26,8 @@ from orchestrator.specs.run import Run
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.verdict import Verdict, verdict
+from orchestrator.watch.plain import as_json, shown
+from orchestrator.watch.run_view import RESOURCES, run_view
 from orchestrator.watch.view_types import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60

@@ -14,11 +14,11 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from orchestrator.cli.web.plain import shown
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.run import RUN_ID
+from orchestrator.watch.plain import shown
 
 VERBS = {"stop": ("stop", "--yes"), "restart": ("restart", "--yes", "--detach")}
 """Words of the commands that need a second click; the run follows them."""

@@ -10,12 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.web.plain import as_json, shown
-from orchestrator.cli.web.run_view import cause_view, run_view
 from orchestrator.render.run_summary import comparison, figure_rows, key_figures, verdict
 from orchestrator.state.run_report import RunReport
+from orchestrator.watch.plain import as_json, shown
+from orchestrator.watch.run_view import cause_view, run_view
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).parent / "page"
 MODULES = ("dom.js", "chart.js", "curves.js", "sections.js", "report.js")
 """Scripts of the report, each after those that it uses."""
 VENDOR = ASSETS / "vendor"

@@ -18,7 +18,6 @@ from textual.events import Resize
 from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
-from orchestrator.cli.monitoring.feed import LiveFeed
 from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
@@ -27,6 +26,7 @@ from orchestrator.watch.node_details import detail_lines
 from orchestrator.watch.node_table import NodeColumn, fitting, node_cells, ordered, orders
 from orchestrator.watch.node_view import NodeView
 from orchestrator.watch.run_lines import fault_lines, run_lines
+from orchestrator.watch.terminal.feed import LiveFeed
 
 TICK_S = 0.5
 """Between two looks for a node that has become silent, or has come back: it is shown at once."""

@@ -14,7 +14,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from orchestrator.cli.web.address import WebAddress
+from orchestrator.watch.server.address import WebAddress
 
 POLICY = "; ".join(
     (
