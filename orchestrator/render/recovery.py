@@ -12,10 +12,10 @@ from contract.events import (
     Restarting,
     WaitingForNodes,
 )
-from orchestrator.plan.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 from orchestrator.render.outputs import outputs_lines
 from orchestrator.render.printable import printable
 from orchestrator.specs.run_events import ContainerRemoved, LinesNotKept, NodeBack, NodeLost, Replanned, RunLine
+from orchestrator.state.recovery import AddNodes, GiveUp, NoNodeAnswers, Replan, StartContainer, StopOthers, Update
 
 
 def recovery_line(update: Update) -> str:

@@ -16,7 +16,7 @@ from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Cell, Column, Table
-from orchestrator.render.times import ago, clock, moment, stamp, started, zone
+from orchestrator.render.times import ago, clock, moment, started, zone
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
@@ -144,7 +144,7 @@ def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iter
     """A run that no node shows, for people. `as_of`: time of the newest thing on record."""
     silent = f"; {', '.join(state.unreachable)} did not answer" if state.unreachable else ""
     yield _title(state, judged, now).plain
-    yield f"as of {stamp(as_of)}, from the record on this computer: no node shows it now{silent}"
+    yield f"as of {started(as_of)} ({zone()}), from the record on this computer: no node shows it now{silent}"
     if judged.reason:
         yield judged.reason
     if plan := state.plan:
@@ -231,8 +231,11 @@ def _member_data(member: Member) -> dict[str, Any]:
 
 def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     """Step, loss, speed, and for a running run the time that is left."""
+    before = " · before the restart" if known.is_before_restart and phase.is_active else ""
     if known.origin != "event":
-        return printable(words_of_script(known, running=phase is Phase.RUNNING))
+        running = phase is Phase.RUNNING and not before
+        words_read = printable(words_of_script(known, running=running))
+        return words_read + before if words_read else ""
     if known.step is None:
         return ""
     words = [f"step {known.step}"]
@@ -244,9 +247,7 @@ def _progress(known: RunProgress, phase: Phase, now: float) -> str:
         words.append(f"{known.per_s:,.0f} {known.unit}/s")
     if known.remaining_s is not None and 0 < known.remaining_s < LONGEST_S:
         words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s, now)}")
-    if known.is_before_restart and phase.is_active:
-        words.append("before the restart")
-    return printable(" · ".join(words))
+    return printable(" · ".join(words) + before)
 
 
 def _why(node: NodeState) -> str:

@@ -13,7 +13,7 @@ from orchestrator.store.events import EventCursor, EventReader, EventWriter
 from orchestrator.store.line_log import LineLog, end_of, locked, open_log, settle
 from orchestrator.store.read_lines import WantedLines, merged
 from orchestrator.store.search import ANY_LINE, Needles
-from orchestrator.store.segments import FOLDER, LONGEST, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
+from orchestrator.store.segments import FOLDER, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
 from orchestrator.store.tail import Tail
 
 
@@ -80,13 +80,6 @@ class RunStore:
                 yield from filter(None, map(parse_line, raw_lines_backwards(content)))
             elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):
                 yield from filter(None, (parse_line(raw) for _, raw in reversed(list(needles.lines(content)))))
-
-    def in_files(self, node: str | None = None) -> Iterator[RunLine]:
-        """Lines container by container, in the order written."""
-        for segment in self._segments(node):
-            for raw in segment.content().split(b"\n"):
-                if len(raw) <= LONGEST and (line := parse_line(raw)):
-                    yield line
 
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""

@@ -29,7 +29,6 @@ from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
@@ -37,6 +36,7 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import Run
 from orchestrator.specs.secret import concealed
 from orchestrator.state.phase import Phase
+from orchestrator.state.recovery import Update
 from orchestrator.store.run_names import matching
 
 LOOKS = 20

@@ -28,7 +28,6 @@ from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script, launch_words
 from orchestrator.plan.model_use import ACTIONS
-from orchestrator.plan.recovery import Update
 from orchestrator.plan.sbatch import HELD_S
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
@@ -45,6 +44,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of, words_of_script
+from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
 
 REMIND_EVERY_S = 10.0

@@ -23,7 +23,8 @@ class FollowedRun:
     """State of a followed run. The follower feeds it, before anyone else receives an event."""
 
     def __init__(self, record: RunRecord, clock: Callable[[], float] = seen_now) -> None:
-        self.record, self.state, self._clock = record, RunState(run_id=record.run_id), clock
+        """`clock`: that of its facts and decisions."""
+        self.record, self.state, self.now = record, RunState(run_id=record.run_id), clock
         self._plan: Plan | None = None
 
     def begin(self, plan: Plan, containers: Sequence[RunningContainer]) -> None:
@@ -38,7 +39,7 @@ class FollowedRun:
         """Take an event into account; record the forecast at once, so that it is shown during the run."""
         if self.record.is_stopping() and not self.state.journal.stop:
             self._read_record()
-        if fact := fact_of(run_event, self._clock()):
+        if fact := fact_of(run_event, self.now()):
             before = self.state.forecast
             apply(self.state, fact)
             if (forecast := self.state.forecast) and forecast is not before:
@@ -48,13 +49,13 @@ class FollowedRun:
     def note_running(self, node: str, container: str) -> None:
         """Note that this container of the run runs, maybe again."""
         facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
-        apply(self.state, ContainerSeen(seen=self._clock(), node=node, facts=facts))
+        apply(self.state, ContainerSeen(seen=self.now(), node=node, facts=facts))
 
     @property
     def step(self) -> int | None:
         """The newest step, by events of the program or by its output."""
-        return progress_of(self.state, phase_of(self.state), self._clock()).step
+        return progress_of(self.state, phase_of(self.state), self.now()).step
 
     def _read_record(self) -> None:
         journal, forecast = self.record.journal, self.record.forecast()
-        apply(self.state, JournalRead(seen=self._clock(), journal=journal, plan=self._plan, forecast=forecast))
+        apply(self.state, JournalRead(seen=self.now(), journal=journal, plan=self._plan, forecast=forecast))
