@@ -17,7 +17,6 @@ from contract.cost_model.forecast import Forecast
 from contract.events import LineRedrawn
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
@@ -46,6 +45,8 @@ from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.state.stragglers import slow_node
+from orchestrator.watch.words import condition_lines
 
 REMIND_EVERY_S = 10.0
 BARS, BAR_S = 8, 10.0
@@ -190,11 +191,11 @@ class Screen:
         if self._forecasts and forecast and forecast != self._forecast:
             self._forecast = forecast
             self._err.print(forecast_view(forecast))
-        newest = state.leader.part.progress if state.leader else None
-        for slow in slow_ranks(newest, [part.node for part in self._plan.nodes]) if not self._quiet else ():
-            if slow.label not in self._slow:
-                self._slow.add(slow.label)
-                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
+        slow = None if self._quiet else slow_node(state)
+        label = str(slow.values.get("label", "")) if slow else ""
+        if slow and label and label not in self._slow:
+            self._slow.add(label)
+            say("\n".join(condition_lines(slow, self._plan.run_id)))
         progress = replace(progress_of(state, phase_of(state), state.as_of), age_s=0.0)  # as it was when it came
         printed = words_of_script(progress, running=True)
         if printed != self._printed:
