@@ -1,0 +1,43 @@
+"""Lines about conditions of a run that is followed: one when it begins or becomes more severe, and one at its end."""
+
+from __future__ import annotations
+
+from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.state.condition import SEVERITIES, Condition
+from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import verdict
+from orchestrator.watch.words import SHOWN_OTHERWISE, condition_lines, over_words
+
+EVERY_S = 1.0
+
+Key = tuple[str, str, int | None, object]
+
+
+class FollowLines:
+    """Remembers which conditions were shown."""
+
+    def __init__(self) -> None:
+        self._shown: dict[Key, Condition] = {}
+        self._looked = 0.0
+
+    def after(self, run_event: RunEvent, state: RunState, now: float) -> list[str]:
+        """Lines after an event of the follower; after events of ranks, at most once in a second."""
+        if isinstance(run_event, RunLine):
+            soon = run_event.rank is not None and now - self._looked < EVERY_S
+            if run_event.event is None or soon:
+                return []
+        self._looked, lines = now, list[str]()
+        judged = verdict(state, now)
+        conditions = {_key(one): one for one in judged.conditions if one.code not in SHOWN_OTHERWISE}
+        for key, one in conditions.items():
+            known = self._shown.get(key)
+            if known is None or SEVERITIES.index(one.severity) > SEVERITIES.index(known.severity):
+                lines += condition_lines(one, state.run_id)
+        gone = [one for key, one in self._shown.items() if key not in conditions]
+        over = dict.fromkeys(over_words(one) for one in gone if judged.phase.is_active)
+        self._shown = conditions
+        return [*lines, *(f"· {text}" for text in over if text)]
+
+
+def _key(one: Condition) -> Key:
+    return one.code, one.node, one.rank, one.values.get("restarts")
