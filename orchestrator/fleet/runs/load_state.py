@@ -35,6 +35,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 
@@ -62,6 +63,14 @@ def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[st
     names = [one.name for one in state.members] or list(record.names)
     _read(state, _recorded(record), [_recorded_tail(record, name) for name in names], seen)
     return state
+
+
+def recorded_phase(record: RunRecord, seen: float) -> Phase:
+    """The phase of a run of which no node shows a container, by the entries of its record alone."""
+    state = RunState(run_id=record.run_id)
+    apply(state, JournalRead(seen=seen, journal=record.journal))
+    apply(state, RunNotSeen(seen=seen))
+    return phase_of(state)
 
 
 def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
