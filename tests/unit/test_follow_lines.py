@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from contract.events import Finished
+from contract.events import Finished, StepDone
 from orchestrator.specs.run_events import RunLine, Tick
 from orchestrator.state.facts import LineRead, NodeAnswered
 from orchestrator.state.reduce import apply
@@ -83,6 +83,16 @@ def test_a_condition_that_becomes_more_severe_is_shown_again() -> None:
     state, lines = state_of(run_streams.node_absent().facts), FollowLines()
     marks = [next(iter(lines.after(Tick(), state, T0 + at)), "-")[0] for at in (2, 3, 40, 41)]
     assert marks == ["·", "-", "!", "-"]
+
+
+def test_that_a_node_is_slow_is_shown_once() -> None:
+    stream, lines = run_streams.slow_node(), FollowLines()
+    state = state_of(stream.facts)
+    assert lines.after(Tick(), state, T0 + 14)
+    for step, beta_s in ((120, 0.1), (130, 0.4)):
+        stream.event(step / 10, "alpha", StepDone(step=step, compute_s={"alpha": 0.1, "beta": beta_s, "gamma": 0.1}), 0)
+        apply(state, stream.facts[-1])
+        assert lines.after(Tick(), state, T0 + step / 10) == []
 
 
 def test_lines_of_ranks_cost_no_verdict() -> None:

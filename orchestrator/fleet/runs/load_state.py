@@ -35,6 +35,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 
@@ -74,6 +75,14 @@ def recorded_progress(record: RunRecord, seen: float) -> RunState:
         for line in reversed(newest):
             apply(state, LineRead(seen=seen, line=line))
     return state
+
+
+def recorded_phase(record: RunRecord, seen: float) -> Phase:
+    """The phase of a run of which no node shows a container, by the entries of its record alone."""
+    state = RunState(run_id=record.run_id)
+    apply(state, JournalRead(seen=seen, journal=record.journal))
+    apply(state, RunNotSeen(seen=seen))
+    return phase_of(state)
 
 
 def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
