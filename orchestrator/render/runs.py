@@ -48,8 +48,8 @@ def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = Fals
     columns = (
         Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
         Column("CPU", 4, right=True), Column("memory", 5, right=True), Column("GPU", 6),
-        Column(f"started ({zone()})", 3), Column("restarts", 2, right=True), Column("why", wraps=True),
-        Column("container", wide=True), Column("image", wide=True),
+        Column(f"started ({zone()})", 3), Column("why", wraps=True),
+        Column("container restarts", right=True, wide=True), Column("container", wide=True), Column("image", wide=True),
     )  # fmt: skip
     rows = []
     for node in state.members:
@@ -62,8 +62,8 @@ def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = Fals
                 "" if container is None or container.exit_code is None else str(container.exit_code),
                 *_used(node.usage if judged.phase.is_active else None),
                 started(container.started_at) if container else "",
-                str(container.restarts) if container else "",
                 _why(node) or left_out.get(node.name, "") or slow.get(node.name, ""),
+                str(container.restarts) if container else "",
                 container.id[:12] if container else "",
                 container.image.removeprefix("sha256:")[:12] if container else "",
             )
@@ -143,7 +143,7 @@ def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iter
     silent = f"; {', '.join(state.unreachable)} did not answer" if state.unreachable else ""
     yield _title(state, judged, now).plain
     yield f"as of {stamp(as_of)}, from the record on this computer: no node shows it now{silent}"
-    if judged.reason:
+    if judged.reason and judged.phase is not Phase.FAILED:  # otherwise a message says it, with the next command
         yield judged.reason
     if plan := state.plan:
         nodes, command = ", ".join(part.node for part in plan.nodes), shlex.join(plan.command)
@@ -230,7 +230,8 @@ def _member_data(member: Member) -> dict[str, Any]:
 def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     """Step, loss, speed, and for a running run the time that is left."""
     if known.origin != "event":
-        return printable(words_of_script(known, running=phase is Phase.RUNNING))
+        words = [words_of_script(known, running=phase is Phase.RUNNING)]
+        return printable(" · ".join(filter(None, [*words, *_before_restart(known, phase)])))
     if known.step is None:
         return ""
     words = [f"step {known.step}"]
@@ -242,9 +243,11 @@ def _progress(known: RunProgress, phase: Phase, now: float) -> str:
         words.append(f"{known.per_s:,.0f} {known.unit}/s")
     if known.remaining_s is not None and 0 < known.remaining_s < LONGEST_S:
         words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s)}")
-    if known.is_before_restart and phase.is_active:
-        words.append("before the restart")
-    return printable(" · ".join(words))
+    return printable(" · ".join([*words, *_before_restart(known, phase)]))
+
+
+def _before_restart(known: RunProgress, phase: Phase) -> list[str]:
+    return ["before the restart"] if known.is_before_restart and phase.is_active else []
 
 
 def _why(node: NodeState) -> str:
