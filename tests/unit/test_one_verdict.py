@@ -88,7 +88,11 @@ def of_status(state: RunState, now: float) -> Shown:
     title = rendered(run_table(state, judged, now)).splitlines()[0]
     assert title.startswith(f"run {RUN_ID}  {data['state']}"), title
     said = status_messages(judged, RUN_ID, now)
-    assert [line[:1] in "!" for line in said] == [one["severity"] in ("warning", "error") for one in data["conditions"]]
+    if judged.phase is Phase.FAILED:
+        assert said[0].startswith(f"! failed: {judged.reason}" if judged.reason else "! failed"), said
+    else:
+        shown = [one["severity"] in ("warning", "error") for one in data["conditions"]]
+        assert [line.startswith("!") for line in said] == shown, said
     assert (data["progress"]["step"], data["restarts"]) == (progress_of(state, judged.phase, now).step, state.restarts)
     return data["state"], data["severity"], frozenset(one["code"] for one in data["conditions"])
 
