@@ -253,6 +253,10 @@ SHOWN_OTHERWISE = (Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Co
 """Conditions that a command which follows a run reports itself, at the begin or at the end."""
 
 
+SHOWN_ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)
+"""Conditions of a node that come and go: such a command has one line about each."""
+
+
 def over_words(condition: Condition) -> str:
     """The sentence when a condition has ended; empty: it needs none."""
     return _safe(_OVER[condition.code].format(node=condition.node)) if condition.code in _OVER else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
@@ -115,7 +115,7 @@ class Follower:
         self._recording = recording or Recording(lock=record.recorder())
         self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
-        self._closed = Event()
+        self._closed, self._turn = Event(), Lock()
         self._pause = pause or self._closed.wait
         self._open_ends = 0
         self._is_recording = False
@@ -165,7 +165,8 @@ class Follower:
         """End the following, and all waiting for nodes."""
         self._closed.set()
         self._record.settle()
-        self._recording.lock.release()
+        with self._turn:
+            self._recording.lock.release()
 
     def _beat(self) -> None:
         """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
@@ -174,8 +175,9 @@ class Follower:
             self._record.settle()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
-                if self._recording.lock.take():
-                    self._recording.lock.beat()
+                with self._turn:  # a lock that is taken after the end would be held by no one
+                    if not self._closed.is_set() and self._recording.lock.take():
+                        self._recording.lock.beat()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
