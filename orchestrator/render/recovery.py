@@ -34,6 +34,8 @@ def recovery_line(update: Update) -> str:
         names = ", ".join(part.node for part in plan.nodes)
         begins = "continues" if plan.attempt else "starts"
         return f"✓ {begins} as attempt {plan.attempt} on {names}; master {plan.master}"
+    if isinstance(update, LinesNotKept) and not update.reason:
+        return "· lines are stored on this computer again"
     if isinstance(update, LinesNotKept):
         return f"! {update.reason}; the run continues, and is followed as before"
     return _of_decision(update)

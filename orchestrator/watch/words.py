@@ -207,8 +207,10 @@ def _superseded(condition: Condition, run_id: str) -> tuple[str, str]:
 
 
 def _not_stored(condition: Condition, run_id: str) -> tuple[str, str]:
-    reason = _text(condition, "reason") or "the disk is full or cannot be written"
-    return f"lines are not stored on this computer: {reason}; the run continues", f"orch logs -f {run_id}"
+    reason = (
+        _text(condition, "reason") or "lines are not stored on this computer: its disk is full or cannot be written"
+    )
+    return f"{reason}; the run continues", f"orch logs -f {run_id}"
 
 
 def _no_record(_condition: Condition, run_id: str) -> tuple[str, str]:
