@@ -39,7 +39,6 @@ from contract.events import (
     TrainingDone,
 )
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.render.findings import DoctorReport, doctor_screen
 from orchestrator.render.log_lines import LogPrinter
 from orchestrator.render.runs import run_table
@@ -56,9 +55,11 @@ from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import verdict
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.terminal.feed import LiveFeed
 from orchestrator.watch.terminal.screen import MonitorApp
+from orchestrator.watch.words import condition_lines
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS = 112
@@ -191,28 +192,33 @@ def lines_of_run() -> Iterator[RunLine]:
 # ── The pictures ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def monitor() -> str:
-    """The screen of `orch monitor`: one node slows the others, and a failure is over."""
-    state = LiveState(NODES, clock=lambda: NOW)
+def state_now() -> RunState:
+    """The state of the run: one node slows the others, and a failure is over."""
+    state = RunState(run_id=RUN)
     recorded = fold((ClaimEntry(attempt=0, id="c", nodes=NODES), StartedEntry(attempt=0)))
-    known = RunState(run_id=RUN)
-    apply(known, JournalRead(seen=BEGAN, journal=recorded))
-    apply(known, RunSeen(seen=BEGAN, run=run()))
-    state.add(RunFound(state=known))
+    apply(state, JournalRead(seen=BEGAN, journal=recorded))
+    apply(state, RunSeen(seen=BEGAN, run=run()))
     lost = Restarting(
         node="desk", outcome="infrastructure", reason="its connection ended", generation=1, restarts_left=2
     )
     again = GenerationStarted(node="tower", generation=2)
     for at, event in ((BEGAN + 600, lost), (BEGAN + 648, again)):
-        state.add(LineRead(seen=at, line=line(at, "tower", encode_event(event), agent=True)))
+        apply(state, LineRead(seen=at, line=line(at, "tower", encode_event(event), agent=True)))
     for number in range(10, STEP + 1, 10):
         at = NOW - (STEP - number) * 0.4 - 1
-        state.add(LineRead(seen=at, line=line(at, "tower", encode_event(step(number)))))
+        apply(state, LineRead(seen=at, line=line(at, "tower", encode_event(step(number)))))
     for name in NODES:
-        state.add(NodeAnswered(seen=NOW, node=name, usage=USAGE[name]))
+        apply(state, NodeAnswered(seen=NOW, node=name, usage=USAGE[name]))
+    return state
+
+
+def monitor() -> str:
+    """The screen of `orch monitor`: one node slows the others, and a failure is over."""
+    live = LiveState(NODES, clock=lambda: NOW)
+    live.add(RunFound(state=state_now()))
 
     async def shoot() -> str:
-        app = MonitorApp(LiveFeed(_nothing, state), interval_s=2.0, login=lambda *_: (), clock=lambda: NOW)
+        app = MonitorApp(LiveFeed(_nothing, live), interval_s=2.0, login=lambda *_: (), clock=lambda: NOW)
         async with app.run_test(size=(134, 18)) as pilot:
             await pilot.pause()
             return app.export_screenshot(title="orch monitor")
@@ -236,11 +242,10 @@ class _Still:
 
 
 def status() -> str:
-    last = step(STEP)
-    used = {name: ResourcesSampled(usage=USAGE[name]) for name in NODES}
-    slow = [f"! {one.what}\n  → {one.todo(RUN)}" for one in slow_ranks(last, NODES)]
-    view = Group(run_table(run(), last, None, used), *slow)
-    return terminal("orch status", view, columns=132)
+    state = state_now()
+    judged = verdict(state, NOW)
+    lines = [line for one in judged.conditions for line in condition_lines(one, RUN, NOW)]
+    return terminal("orch status", Group(run_table(state, judged, NOW), *lines), columns=132)
 
 
 def logs() -> str:

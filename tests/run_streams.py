@@ -13,6 +13,7 @@ from contract.events import (
     Event,
     Finished,
     GenerationStarted,
+    LineRedrawn,
     LivenessReported,
     NodesStalled,
     OutputProgress,
@@ -472,6 +473,28 @@ def removed_container() -> Stream:
     return s
 
 
+def lying_node() -> Stream:
+    """Reports of a node that does not lead, and whose agent does not coordinate: they are shown nowhere."""
+    s = trained()
+    s.event(14, "beta", StepDone(step=10**12, loss=-1.0, compute_s={"alpha": 9.0}), 1)
+    s.event(14, "beta", Restarting(outcome="infrastructure", node="alpha", reason="a lie", generation=99))
+    s.event(14, "beta", GenerationStarted(generation=99))
+    s.event(14, "beta", liveness("stopped", True, "rank 0 is stopped (SIGSTOP)", (0,), 500))
+    s.event(14, "beta", WaitingForNodes(nodes=("alpha", "gamma"), seconds=900.0))
+    s.event(14, "beta", NodesStalled(nodes=("alpha",), seconds=900.0))
+    s.event(14, "beta", Finished(outcome="user", exit_code=1, node="alpha", reason="a lie"))
+    s.event(14, "beta", TrainingStopped(step=5), 1)
+    return s
+
+
+def progress_bar() -> Stream:
+    """A script that only redraws a bar."""
+    s = begun()
+    for second in range(2, 60):
+        s.event(second, "alpha", LineRedrawn(bar="epoch 1", text=f"epoch 1: {second}%|###"), 0)
+    return s
+
+
 def unknown_events() -> Stream:
     """A newer trainer, hostile values, a clock set back."""
     s = trained()
@@ -542,6 +565,8 @@ CASES = (
     ),
     (record_of_then, Expected(at=900, phase="unknown", severity="warning", step=110)),
     (removed_container, Expected(at=21, phase="running", severity="warning", codes=("container_missing",), step=110)),
+    (lying_node, Expected(at=15, phase="running", step=110)),
+    (progress_bar, Expected(at=61, phase="running")),
     (unknown_events, Expected(at=15, phase="running", step=110)),
 )
 """Streams with their expected verdicts, which were written before the code."""

@@ -16,12 +16,12 @@ from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
 from orchestrator.render.printable import printable
 from orchestrator.render.table import Cell, Column, Table
-from orchestrator.render.times import ago, clock, moment, stamp, started, zone
+from orchestrator.render.times import ago, clock, moment, started, zone
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
 from orchestrator.state.limits import NO_PROGRESS_S
-from orchestrator.state.phase import Phase
+from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import RunProgress, progress_of, words_of_script
 from orchestrator.state.run_state import NodeState, RunState
 from orchestrator.state.stragglers import SWAP_MIB
@@ -92,7 +92,9 @@ def _slow(conditions: Sequence[Condition]) -> Iterator[Condition]:
 
 def _node_state(node: NodeState) -> str:
     """State of the container on a node."""
-    return node.container.state.value if node.container else State.LOST.value
+    if node.container is None:
+        return State.LOST.value
+    return State.STOPPED.value if node.container.exit_code == STOPPED_CODE else node.container.state.value
 
 
 def _used(usage: ResourceUsage | None) -> tuple[str, str, str]:
@@ -142,7 +144,7 @@ def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iter
     """A run that no node shows, for people. `as_of`: time of the newest thing on record."""
     silent = f"; {', '.join(state.unreachable)} did not answer" if state.unreachable else ""
     yield _title(state, judged, now).plain
-    yield f"as of {stamp(as_of)}, from the record on this computer: no node shows it now{silent}"
+    yield f"as of {started(as_of)} ({zone()}), from the record on this computer: no node shows it now{silent}"
     if judged.reason and judged.phase is not Phase.FAILED:  # otherwise a message says it, with the next command
         yield judged.reason
     if plan := state.plan:
@@ -229,9 +231,11 @@ def _member_data(member: Member) -> dict[str, Any]:
 
 def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     """Step, loss, speed, and for a running run the time that is left."""
+    before = " · before the restart" if known.is_before_restart and phase.is_active else ""
     if known.origin != "event":
-        words = [words_of_script(known, running=phase is Phase.RUNNING)]
-        return printable(" · ".join(filter(None, [*words, *_before_restart(known, phase)])))
+        running = phase is Phase.RUNNING and not before
+        words_read = printable(words_of_script(known, running=running))
+        return words_read + before if words_read else ""
     if known.step is None:
         return ""
     words = [f"step {known.step}"]
@@ -242,12 +246,8 @@ def _progress(known: RunProgress, phase: Phase, now: float) -> str:
     if known.per_s is not None:
         words.append(f"{known.per_s:,.0f} {known.unit}/s")
     if known.remaining_s is not None and 0 < known.remaining_s < LONGEST_S:
-        words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s)}")
-    return printable(" · ".join([*words, *_before_restart(known, phase)]))
-
-
-def _before_restart(known: RunProgress, phase: Phase) -> list[str]:
-    return ["before the restart"] if known.is_before_restart and phase.is_active else []
+        words.append(f"{duration(known.remaining_s)} left, until {clock(now + known.remaining_s, now)}")
+    return printable(" · ".join(words) + before)
 
 
 def _why(node: NodeState) -> str:

@@ -17,6 +17,7 @@ from contract.events import (
     GenerationEnded,
     GenerationStarted,
     GroupJoined,
+    LineRedrawn,
     LivenessReported,
     NodesEvent,
     NodesMeasured,
@@ -74,6 +75,10 @@ def read_line(node: NodeState, line: RunLine, seen: float) -> float | None:
     at = _written_at(part, line.time, seen)
     part.lines += 1
     event = line.event
+    if line.rank is not None:
+        part.rank_seen_at = max(part.rank_seen_at, seen)
+    if isinstance(event, NodesEvent | Finished):
+        _decisive(part, event, seen)
     if event is None:
         _read_text(part, line, at)
     else:
@@ -123,6 +128,9 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None
         case ResourcesSampled():
             part.usage_sampled, part.usage_at = event.usage, at
             _positions(part, event)
+        case LineRedrawn():
+            if rank := _rank(part, event.rank):
+                rank.line_at, rank.last_line = at, (event.text or "")[:LINE_CHARS] or rank.last_line
         case StacksTaken():
             _positions(part, event)
         case GenerationStarted():
@@ -220,7 +228,8 @@ def _start(part: AttemptPart, event: GenerationStarted, time: str, at: float) ->
         part.starts[time] = event.generation or 1
     part.started_at, part.is_restarting, part.stopped = at, False, False
     part.finished = part.failed = part.liveness = part.exchange = None
-    part.ranks, part.waiting_for, part.peers_silent = {}, {}, {}
+    part.ranks, part.waiting_for, part.peers_silent, part.unresponsive = {}, {}, {}, {}
+    part.finished_at = None
 
 
 def _end(part: AttemptPart, event: Restarting | Finished) -> None:
@@ -249,6 +258,21 @@ def _peers(part: AttemptPart, event: NodesEvent, at: float) -> None:
         part.peers_silent = dict([*dict.fromkeys(names, since).items(), *part.peers_silent.items()][:MOST_NAMES])
     elif isinstance(event, NodesRecovered):
         part.peers_silent = {name: one for name, one in part.peers_silent.items() if name not in names}
+
+
+def _decisive(part: AttemptPart, event: NodesEvent | Finished, seen: float) -> None:
+    """Note reports from which decisions follow, by the clock of this computer alone."""
+    if isinstance(event, Finished):
+        part.finished_at = seen if part.finished_at is None else part.finished_at
+        return
+    since, names = seen - max(0.0, event.seconds or 0.0), (event.nodes or ())[:MOST_NAMES]
+    known = part.unresponsive
+    if isinstance(event, WaitingForNodes):
+        part.unresponsive = {name: min(known.get(name, since), since) for name in names}
+    elif isinstance(event, NodesStalled):
+        part.unresponsive = dict([*known.items(), *((name, since) for name in names if name not in known)][:MOST_NAMES])
+    elif isinstance(event, NodesRecovered):
+        part.unresponsive = {name: one for name, one in known.items() if name not in names}
 
 
 def _shortened(event: AnyEvent) -> AnyEvent:

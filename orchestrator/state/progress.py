@@ -9,6 +9,7 @@ from typing import Literal
 
 from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
+from contract.log_lines import without_rank
 from contract.rank_words import work_line
 from orchestrator.checks.output_progress import SILENT_S, UNITS, output_words, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
@@ -161,5 +162,5 @@ def _last_line(state: RunState) -> str:
     for node in state.members:
         for number, rank in node.part.ranks.items():
             if rank.last_line and (rank.line_at or 0.0) > newest:
-                newest, text = rank.line_at or 0.0, f"rank {number}: {rank.last_line.strip()}"
+                newest, text = rank.line_at or 0.0, f"rank {number}: {without_rank(rank.last_line).strip()}"
     return text

@@ -184,6 +184,7 @@ def _see(state: RunState, fact: ContainerSeen) -> None:
         return
     _answer(node, fact.seen)
     if _is_of_the_run(state, node, fact.facts.id, None):
+        node.ended_at = None if fact.facts.state in ACTIVE else fact.seen
         node.container, node.is_missing = fact.facts, False
     elif foreign := state.foreign.get((node.name, fact.facts.id)):
         foreign.is_active = fact.facts.state in ACTIVE

@@ -107,6 +107,13 @@ class AttemptPart:
     measurement: Measurement | None = None
     options: OptionsChosen | None = None
     samples: deque[str] = field(default_factory=lambda: deque(maxlen=10))
+    unresponsive: dict[str, float] = field(default_factory=dict)
+    """Nodes that the others wait for or miss, and since when: by the times at which this computer learned of it, as a
+    decision follows from it and the node's clock may be wrong."""
+    rank_seen_at: float = 0.0
+    """When a line of a rank was last read."""
+    finished_at: float | None = None
+    """When its agent was first read to report the end."""
     waiting_for: dict[str, float] = field(default_factory=dict)
     """Nodes that its coordinator waits for, and since when."""
     peers_silent: dict[str, float] = field(default_factory=dict)
@@ -146,6 +153,8 @@ class NodeState:
     """None: no part of the current attempt."""
     container: ContainerFacts | None = None
     """Its container of the current attempt."""
+    ended_at: float | None = None
+    """When its container was seen to have ended."""
     is_missing: bool = False
     """Whether it answers, and has no container of the current attempt."""
     last_answer_at: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from orchestrator.store.events import EventCursor, EventReader, EventWriter
 from orchestrator.store.line_log import LineLog, end_of, locked, open_log, settle
 from orchestrator.store.read_lines import WantedLines, merged
 from orchestrator.store.search import ANY_LINE, Needles
-from orchestrator.store.segments import FOLDER, LONGEST, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
+from orchestrator.store.segments import FOLDER, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
 from orchestrator.store.tail import Tail
 
 
@@ -68,9 +68,12 @@ class RunStore:
         wanted = WantedLines(since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
         return merged(self._segments(node), wanted, newest_first=True)
 
-    def newest(self, node: str, *, since: str = "", until: str = "", needles: Needles = ANY_LINE) -> Iterator[RunLine]:
-        """Lines of one node, the last written first; where times are given, those outside may be among them."""
-        segments = self._segments(node)
+    def newest(
+        self, node: str, container: str = "", *, since: str = "", until: str = "", needles: Needles = ANY_LINE
+    ) -> Iterator[RunLine]:
+        """Lines of one node, or of one of its containers, the last written first; where times are given, those outside
+        may be among them."""
+        segments = [one for one in self._segments(node) if not container or one.stem == stem_of(node, container)]
         for number, segment in reversed(list(enumerate(segments))):
             span = (segment.first, segment.last)
             if not WantedLines(since=since, until=until).spans(*span):
@@ -80,13 +83,6 @@ class RunStore:
                 yield from filter(None, map(parse_line, raw_lines_backwards(content)))
             elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):
                 yield from filter(None, (parse_line(raw) for _, raw in reversed(list(needles.lines(content)))))
-
-    def in_files(self, node: str | None = None) -> Iterator[RunLine]:
-        """Lines container by container, in the order written."""
-        for segment in self._segments(node):
-            for raw in segment.content().split(b"\n"):
-                if len(raw) <= LONGEST and (line := parse_line(raw)):
-                    yield line
 
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
@@ -102,14 +98,16 @@ class RunStore:
         self,
         *kinds: type[Event] | str,
         nodes: Collection[str] | None = None,
+        containers: Mapping[str, str] | None = None,
         since: str = "",
         until: str = "",
         newest_first: bool = False,
     ) -> Iterator[RunLine]:
         """Lines with an event of one of these kinds, subclasses included, in order of time; `event` of each is not
-        None. Their number counts, not that of all lines."""
+        None. Their number counts, not that of all lines. `containers`: the only ones, by node."""
+        of = None if containers is None else {stem_of(node, container) for node, container in containers.items()}
         if reader := self._reader():
-            yield from reader.events(kinds, nodes=nodes, since=since, until=until, newest_first=newest_first)
+            yield from reader.events(kinds, nodes=nodes, stems=of, since=since, until=until, newest_first=newest_first)
 
     def new_events(self, cursor: EventCursor) -> Iterator[RunLine | None]:
         """Events after the cursor, which is moved, each once, in order of time; also those with earlier times, of a

@@ -245,6 +245,22 @@ WORDS: Mapping[Code, Words] = {
 _LASTING = (Code.NODE_SILENT, Code.NODE_ABSENT, Code.PEER_SILENT)
 
 
+_AGAIN = "the ranks make progress again"
+_OVER = {
+    Code.LINES_NOT_STORED: "lines are stored on this computer again",
+    **dict.fromkeys((Code.RANK_STUCK, Code.RUN_BLOCKED, Code.WAITING_FOR_RANK, Code.QUIET), _AGAIN),
+    Code.NODE_SILENT: "{node} answers again",
+    Code.PEER_SILENT: "{node} sends again",
+}
+SHOWN_OTHERWISE = (Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Code.SUPERSEDED, Code.FOREIGN_CONTAINER)
+"""Conditions that a command which follows a run reports itself, at the begin or at the end."""
+
+
+def over_words(condition: Condition) -> str:
+    """The sentence when a condition has ended; empty: it needs none."""
+    return _safe(_OVER[condition.code].format(node=condition.node)) if condition.code in _OVER else ""
+
+
 def _text(condition: Condition, name: str) -> str:
     value = condition.values.get(name)
     return "" if value is None else str(value)

@@ -16,10 +16,10 @@ from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.state.recovery import Update
 from tests import lan
 from tests.lan import event
 

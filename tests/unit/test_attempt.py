@@ -46,7 +46,7 @@ def watch(here: lan.Lan) -> Watched:
     record = RunRecord(plan.run_id)
     containers = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
-    outcome = follow_attempt(containers, plan, FollowedRun(record), on=heard.append, clock=lambda: next(clock))
+    outcome = follow_attempt(containers, plan, FollowedRun(record, lambda: next(clock)), on=heard.append)
     return Watched(here, outcome, heard, record)
 
 
@@ -96,6 +96,15 @@ def test_a_stopped_run_has_not_failed() -> None:
     assert (run.outcome.phase, run.outcome.failure) == (Phase.STOPPED, None)
     assert run.record.outcome() == ("stopped", "")
     assert not any("stop" in run.calls(name) for name in THREE)
+
+
+def test_an_end_that_agents_of_another_version_report_is_a_failure() -> None:
+    run = watch(lan.lan(*THREE, says=('@orch {"event": "finished", "outcome": "paused"}',)))
+    assert run.outcome.phase is Phase.FAILED
+    assert run.outcome.failure is not None
+    assert (run.outcome.failure.reason, run.record.outcome()) == (
+        "its agents give no reason", ("failed", "its agents give no reason"),
+    )  # fmt: skip
 
 
 @dataclass
@@ -149,8 +158,8 @@ def test_out_of_memory() -> None:
     plan = lan.plan(THREE)
     containers = launch(here.nodes, plan)
     here.nodes["beta"].engine.finish(containers[1].id, 137, oom_killed=True)
-    clock, followed = map(float, count(step=10)), FollowedRun(RunRecord(plan.run_id))
-    failure = follow_attempt(containers, plan, followed, clock=lambda: next(clock)).failure
+    clock, followed = map(float, count(step=10)), FollowedRun(RunRecord(plan.run_id), lambda: next(clock))
+    failure = follow_attempt(containers, plan, followed).failure
     assert failure is not None
     assert (failure.node, failure.reason) == ("beta", "out of memory: the container reached its limit")
 

@@ -19,13 +19,13 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import LOG, LONGEST, OUTPUT_BYTES, Hooks, as_variable, run_hook
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import HookSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_schema import inventory_schema
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunLine
 from orchestrator.state.phase import Phase
+from orchestrator.state.recovery import Update
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch, detached
 

@@ -93,16 +93,19 @@ HEAD = """\
  run r1  running
  █··················· 5% · step 5/100 · 640 tokens/s
  loss █▇▅▃▁ 0
- ! gamma takes 3.0 x the others' time for its part of a step
-   → orch doctor --nodes gamma
 """
 WIDE = f"""{HEAD}\
+ ! gamma takes 3.0 x the others' time for its part of a step; --shares auto gives it a smaller part
+   → orch doctor --nodes gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  part of step  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  2  gamma  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         1.5 s  ◀ compute
 """
 MIDDLE = f"""{HEAD}\
+ ! gamma takes 3.0 x the others' time for its part of a step; --shares auto
+   gives it a smaller part
+   → orch doctor --nodes gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
@@ -113,7 +116,7 @@ NARROW = """\
  step 5/100 (5%) · 640 tokens/s
  loss █▇▅▃▁ 0
  ! gamma takes 3.0 x the others' time
-   for its part of a step
+   for its part of a step; --shares …
    → orch doctor --nodes gamma
  node   state     CPU     memory
  alpha  running  40 %  1.0/4.0 G

@@ -6,13 +6,15 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.cli.status import status_data, status_messages
 from orchestrator.render.prometheus import exposition
 from orchestrator.render.runs import run_table, runs_table
-from orchestrator.state.condition import SEVERITIES
+from orchestrator.state.condition import SEVERITIES, Code
 from orchestrator.state.facts import Fact
 from orchestrator.state.fleet_figures import FleetFigures
 from orchestrator.state.phase import Phase
@@ -139,3 +141,10 @@ def test_the_monitor_has_words_for_the_verdict() -> None:
         assert view.health.severity in (expected.severity, "info"), make.__name__
 
     assert failures_of(check, CASES) == []
+
+
+@pytest.mark.source
+def test_every_phase_and_condition_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/watching.md").read_text("utf-8").partition("## Phase and conditions")[2]
+    missing = [word.value for word in (*Phase, *Code) if f"`{word.value}`" not in text]
+    assert missing == []

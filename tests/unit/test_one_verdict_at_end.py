@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from orchestrator.fleet.supervise.hooks import outcome_variables
 from orchestrator.fleet.supervise.run_outcome import outcome_of
-from orchestrator.plan.recovery import End
 from orchestrator.state.facts import LineRead
 from orchestrator.state.phase import Phase, has_ended
 from orchestrator.state.postmortem import Evidence, write_postmortem
+from orchestrator.state.recovery import End
 from tests.each_case import failures_of
 from tests.run_streams import CASES, NAMES, PLAN, RUN_ID, T0, Expected, Stream
 from tests.unit.test_one_verdict import state_of

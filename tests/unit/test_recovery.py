@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.plan.command import same_step
-from orchestrator.plan.recovery import (
+from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.run import ContainerFacts
+from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.state.facts import ContainerSeen, JournalRead
+from orchestrator.state.journal_entries import ClaimEntry, JournalEntry, StartedEntry, StopEntry
+from orchestrator.state.journal_fold import fold
+from orchestrator.state.recovery import (
     KILLED_S,
     LAST,
     LEAVE_S,
     SETTLE_S,
     AddNodes,
-    AttemptState,
     Decision,
     End,
     GiveUp,
@@ -25,12 +31,12 @@ from orchestrator.plan.recovery import (
     Replan,
     StartContainer,
     StopOthers,
-    request_stop,
-    step,
+    Supervising,
+    decide,
 )
-from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.run import ContainerFacts
-from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.state.reduce import apply
+from orchestrator.state.run_facts import fact_of
+from orchestrator.state.run_state import RunState
 from tests import lan
 
 NAMES = ("alpha", "beta", "gamma")
@@ -71,13 +77,50 @@ CHECKPOINT = RunLine(
 Story = Sequence[tuple[float, RunEvent]]
 
 
+class Watched:
+    """A run of which a supervisor reads events."""
+
+    def __init__(self, policy: Policy = POLICY, nodes: tuple[str, ...] = NAMES) -> None:
+        self.state, self.done, self.policy = RunState(run_id="r1"), Supervising(), policy
+        claim, started = ClaimEntry(attempt=0, id="c0", nodes=nodes), StartedEntry(attempt=0)
+        self.entries: list[JournalEntry] = [claim, started]
+        self._record(0.0)
+        for name in nodes:
+            self._runs(name, 0.0)
+
+    def _record(self, now: float, *entries: JournalEntry) -> None:
+        self.entries += entries
+        apply(self.state, JournalRead(seen=now, journal=fold(self.entries)))
+
+    def _runs(self, name: str, now: float) -> None:
+        facts = ContainerFacts(id=name, name="orch-run", image="", labels={}, status="running")
+        apply(self.state, ContainerSeen(seen=now, node=name, facts=facts))
+
+    def request_stop(self) -> None:
+        self._record(0.0, StopEntry())
+
+    def step(self, happening: RunEvent, now: float) -> tuple[Decision, ...]:
+        if isinstance(happening, RunLine):
+            happening = replace(happening, time=datetime.fromtimestamp(AT + now, UTC).isoformat())
+        if fact := fact_of(happening, now):
+            apply(self.state, fact)
+        self.done, decisions = decide(self.state, self.done, self.policy, happening, now)
+        for decision in decisions:
+            if isinstance(decision, StartContainer):
+                self._runs(decision.node, now)
+        return decisions
+
+
+AT = 1.7e9
+
+
 def decided(
     story: Story, policy: Policy = POLICY, nodes: tuple[str, ...] = NAMES
-) -> tuple[AttemptState, list[tuple[float, Decision]]]:
+) -> tuple[Watched, list[tuple[float, Decision]]]:
     """All decisions of a story, each with its time; the last ends it."""
-    situation, decisions = AttemptState(nodes=nodes, policy=policy), list[tuple[float, Decision]]()
+    situation, decisions = Watched(policy, nodes), list[tuple[float, Decision]]()
     for now, happening in story:
-        situation, new = step(situation, happening, now)
+        new = situation.step(happening, now)
         decisions += [(now, decision) for decision in new]
         if any(isinstance(decision, LAST) for decision in new):
             break
@@ -163,13 +206,12 @@ def test_one_that_had_said_its_last_word_is_not() -> None:
 
 def test_a_run_that_is_stopped_stays_stopped() -> None:
     """`orch stop` on this controller leaves a mark; frozen containers are killed by it."""
-    situation = request_stop(AttemptState(nodes=NAMES, policy=POLICY))
+    situation = Watched()
+    situation.request_stop()
     for name in NAMES[:2]:
-        situation, decisions = step(situation, ended(name, 137), 1.0)
-        assert decisions == ()
-    situation, decisions = step(situation, Tick(), 100.0)
-    assert decisions == ()
-    assert step(situation, ended("gamma", 137), 101.0)[1] == (End(),)
+        assert situation.step(ended(name, 137), 1.0) == ()
+    assert situation.step(Tick(), 100.0) == ()
+    assert situation.step(ended("gamma", 137), 101.0) == (End(),)
 
 
 def test_a_stop_from_another_controller() -> None:
@@ -331,6 +373,7 @@ def test_whatever_happens_decisions_make_sense(story: list[tuple[float, RunEvent
         timed.append((now, happening))
     situation, decisions = decided(timed, policy)
     kinds = [type(decision) for _, decision in decisions]
+    silent = {one.name for one in situation.state.members if one.silent_since is not None}
     assert kinds.count(StopOthers) <= 1
     for name in NAMES:
         starts = [one for _, one in decisions if isinstance(one, StartContainer) and one.node == name]
@@ -339,7 +382,7 @@ def test_whatever_happens_decisions_make_sense(story: list[tuple[float, RunEvent
     for _, decision in decisions:
         if isinstance(decision, Replan):
             assert len(decision.left) >= policy.min_nodes > 0
-            assert not set(decision.left) & {*decision.without, *situation.lost}
+            assert not set(decision.left) & {*decision.without, *silent}
         if isinstance(decision, GiveUp):
             assert decision.nodes
             assert decision.seconds >= policy.node_timeout_s
@@ -354,7 +397,7 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
         return
     now, final = 1e6, list[Decision]()
     for name in NAMES:
-        situation, new = step(situation, ContainerRemoved(node=name, node_rank=NAMES.index(name)), now)
+        new = situation.step(ContainerRemoved(node=name, node_rank=NAMES.index(name)), now)
         final += new
         if any(isinstance(decision, LAST) for decision in new):
             break
@@ -378,16 +421,3 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
 )
 def test_a_step_keeps_its_samples(command: tuple[str, ...], samples: int | None, after: tuple[str, ...]) -> None:
     assert same_step(command, samples) == after
-
-
-SOME = st.sets(st.sampled_from(NAMES))
-
-
-@given(SOME, SOME, SOME)
-def test_what_is_asked_after_each_line_is_counted(ended: set[str], lost: set[str], killed: set[str]) -> None:
-    state = AttemptState(
-        nodes=NAMES, policy=POLICY, ended=frozenset(ended), lost=dict.fromkeys(lost, 1.0),
-        killed=dict.fromkeys(killed, (1.0, 137)),
-    )  # fmt: skip
-    assert state.is_running == bool(state.running)
-    assert state.none_answers == (not set(state.open) - set(state.lost))

@@ -194,8 +194,8 @@ def table_of(state: RunState) -> str:
 @pytest.mark.parametrize(
     ("state", "remaining_s", "shown_after"),
     [
-        ("running", 3605.0, "· 60 min left, until 2026-01-02 16:04"),
-        ("running", 100.0, "· 1.6 min left, until 2026-01-02 15:05"),
+        ("running", 3605.0, "· 60 min left, until 16:04"),
+        ("running", 100.0, "· 1.6 min left, until 15:05"),
         ("running", 1e300, ""),
         ("running", -5.0, ""),
         ("running", None, ""),

@@ -57,6 +57,11 @@ def numbers_of(lines: Iterator[RunLine]) -> list[int]:
     return [int(one.text.split()[1]) for one in lines]
 
 
+def written(store: RunStore) -> Iterator[RunLine]:
+    """Lines in the order written."""
+    return reversed(list(store.newest("alpha")))
+
+
 def files(folder: Path, ending: str) -> list[Path]:
     return sorted(file for file in (folder / "lines").iterdir() if file.name.endswith(ending))
 
@@ -70,7 +75,7 @@ def test_full_segments_are_ordinary_gzip_files_named_by_their_times(tmp_path: Pa
     whole = b"".join([*(gzip.decompress(file.read_bytes()) for file in packed), plain.read_bytes()])
     assert whole == b"".join(as_json(line(number)) for number in range(500))
     store = RunStore(tmp_path)
-    for forwards in (store.in_files(), store.lines()):
+    for forwards in (written(store), store.lines()):
         assert numbers_of(forwards) == list(range(500))
     for backwards in (store.newest("alpha"), store.newest_lines()):
         assert numbers_of(backwards) == list(range(499, -1, -1))
@@ -87,7 +92,7 @@ def test_a_file_cut_at_any_byte_keeps_the_lines_before_the_cut_and_gets_the_othe
         folder = tmp_path / str(cut)
         (folder / "lines").mkdir(parents=True)
         (folder / "lines/alpha@c1.0001.jsonl").write_bytes(plain[:cut])
-        found = numbers_of(RunStore(folder).in_files())
+        found = numbers_of(written(RunStore(folder)))
         assert found == list(range(len(found)))
         assert len(found) >= before  # a longer file never has fewer lines
         before = len(found)
@@ -123,11 +128,11 @@ def test_streams_that_overtake_each_other_store_each_line_once_in_its_order(tmp_
             store.settle()
     for log in logs:
         log.close()
-    assert numbers_of(store.in_files()) == list(range(600))
+    assert numbers_of(written(store)) == list(range(600))
     with store.open_log("alpha", "c1", since=given[450].time) as late:
         for one in given[451:]:
             late.add(one)
-    assert numbers_of(store.in_files()) == list(range(610))
+    assert numbers_of(written(store)) == list(range(610))
 
 
 def test_lines_of_equal_time_are_all_stored(tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_lines_of_equal_time_are_all_stored(tmp_path: Path) -> None:
             for number in range(20):
                 log.add(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text=f"line {number}"))
             store.settle()
-    assert numbers_of(store.in_files()) == list(range(20))
+    assert numbers_of(written(store)) == list(range(20))
 
 
 def test_a_crash_between_compressing_and_removing_gives_no_line_twice(tmp_path: Path) -> None:
@@ -154,7 +159,7 @@ def test_a_full_segment_that_a_crash_left_is_compressed_by_the_next_process(tmp_
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines/alpha@c1.0001.jsonl").write_bytes(content)
     assert write(tmp_path, range(40, 100)) == ""
-    assert numbers_of(RunStore(tmp_path).in_files()) == list(range(100))
+    assert numbers_of(written(RunStore(tmp_path))) == list(range(100))
     assert files(tmp_path, ".gz")[0].name.startswith("alpha@c1.0001.")
 
 

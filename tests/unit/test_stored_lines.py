@@ -48,7 +48,7 @@ def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) 
             if number % 100 == 0:
                 RunStore(tmp_path).settle()
     assert "alpha has written more than" in log.problem
-    numbers = [int(line.text.split()[1]) for line in RunStore(tmp_path).in_files()]
+    numbers = [int(line.text.split()[1]) for line in reversed(list(RunStore(tmp_path).newest("alpha")))]
     assert sum(file.stat().st_size for file in tmp_path.glob("lines/*.jsonl*")) <= 1500 + 3 * SMALL
     gaps = [(first, second) for first, second in pairwise(numbers) if second != first + 1]
     assert (numbers[0], numbers[-1], len(gaps)) == (0, 999, 1)
@@ -86,14 +86,19 @@ def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     with file.open("ab") as log:
         log.write(b'\xff\n[]\n7\n{"time": 7, "node": "alpha", "node_rank": 0, "rank": 0, "text": ""}\n' + b"[" * 99999)
     write(tmp_path, range(2, 4))
-    assert [line.text for line in RunStore(tmp_path).in_files()] == [f"line {number}" for number in range(4)]
+    assert [line.text for line in reversed(list(RunStore(tmp_path).newest("alpha")))] == [
+        f"line {number}" for number in range(4)
+    ]
     assert [line.text for line in RunStore(tmp_path).newest("alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
 
 
 def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
     with RunStore(tmp_path).open_log("alpha") as log:
         log.add(said(1, "caf\udce9"))
-    assert ([line.text for line in RunStore(tmp_path).in_files()], log.problem) == (["caf\udce9"], "")
+    assert ([line.text for line in reversed(list(RunStore(tmp_path).newest("alpha")))], log.problem) == (
+        ["caf\udce9"],
+        "",
+    )
 
 
 def test_the_last_lines_of_many_take_the_work_of_the_last_lines(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ TIMES = "gamma takes 2.4 x the others' time for its part of a step"
 @pytest.mark.parametrize(
     ("used", "code", "text"),
     [
-        (USAGE, "slow_compute", TIMES),
+        (USAGE, "slow_compute", f"{TIMES}; --shares auto gives it a smaller part"),
         (replace(USAGE, swap_used_mib=4096), "swapping", f"{TIMES}; 4.0 GiB of its memory is swapped out"),
         (
             replace(USAGE, swap_used_mib=4096, gpus=(GPU,)),

@@ -13,12 +13,12 @@ from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.loop import LatestOnly
 from orchestrator.fleet.supervise.one_supervisor import only_supervisor, supervisor_of
 from orchestrator.fleet.supervise.replan import NodePool, fit
-from orchestrator.plan.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import NodeBack, NodeLost, Replanned, RunLine, Tick
 from orchestrator.state.phase import Phase
+from orchestrator.state.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
 from tests import lan
 from tests.lan import event
 from tests.unit.scene import THREE, Scene

@@ -202,7 +202,7 @@ def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: Ho
     from orchestrator.fleet.supervise.followed import FollowedRun
     from orchestrator.fleet.supervise.hooks import Hooks
     from orchestrator.fleet.supervise.rendezvous import Arrivals
-    from orchestrator.plan.recovery import Update
+    from orchestrator.state.recovery import Update
 
     record = RunRecord(plan.run_id)
     followed = FollowedRun(record)

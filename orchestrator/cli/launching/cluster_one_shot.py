@@ -13,12 +13,12 @@ from orchestrator.cli.report import progress_view, report_error, say
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot_job
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
 
 

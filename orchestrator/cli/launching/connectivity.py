@@ -23,7 +23,6 @@ from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResul
 from orchestrator.fleet.supervise.rendezvous import Arrivals, Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
-from orchestrator.plan.recovery import Update
 from orchestrator.render.printable import counted
 from orchestrator.specs.connectivity import read_connectivity_result
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError, RunFailedError
@@ -34,6 +33,7 @@ from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import Replanned
+from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
 
 Report = Callable[[str], object]

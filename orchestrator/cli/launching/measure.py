@@ -23,13 +23,13 @@ from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResul
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
-from orchestrator.plan.recovery import Update
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
 
 

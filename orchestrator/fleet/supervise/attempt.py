@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,13 +14,26 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.interface import Node
-from orchestrator.plan import recovery
-from orchestrator.plan.recovery import LAST, AttemptState, Decision, GiveUp, Policy, StartContainer, StopOthers, Update
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent
+from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, Tick
+from orchestrator.state.recovery import (
+    LAST,
+    Decision,
+    End,
+    GiveUp,
+    Policy,
+    StartContainer,
+    StopOthers,
+    Supervising,
+    Update,
+    decide,
+    matters,
+)
 
 STOP_S = 4
 START_S = 30.0
+LOOK_EVERY_S = 0.25
+"""Between two looks at a run of which only lines come."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +64,6 @@ def follow_attempt(
     followed: FollowedRun,
     *,
     on: Callable[[Update], None] = lambda _update: None,
-    clock: Callable[[], float] = time.monotonic,
     options: AttemptOptions | None = None,
 ) -> RunOutcome:
     """Follow until all containers have ended. `on` receives every event and every decision, after `followed`.
@@ -69,23 +80,24 @@ def follow_attempt(
         follower.add(container)
     for one in options.away:
         follower.look_out(one.node, one.ready, after_s=one.after_s)
-    state = AttemptState(nodes=tuple(one.node.name for one in containers), policy=options.policy)
+    done, looked_at = Supervising(), float("-inf")
     for run_event in follower.run_events():
         followed.take(run_event)
         on(run_event)
         driver.note(run_event)
-        if followed.state.journal.stop:
-            state = recovery.request_stop(state)
-        todo = [run_event]
+        now = followed.now() if isinstance(run_event, Tick) else followed.state.as_of  # when the event was read
+        if not matters(run_event) and now - looked_at < LOOK_EVERY_S:
+            continue  # a rank may write thousands of lines a second, and a run have a thousand nodes
+        looked_at, todo = now, [run_event]
         while todo:
-            state, decisions = recovery.step(state, todo.pop(0), clock())
+            done, decisions = decide(followed.state, done, options.policy, todo.pop(0), now)
             for decision in decisions:
                 on(decision)
                 if isinstance(decision, LAST):
                     follower.close()
                     return driver.leave(decision)
                 todo += driver.execute(decision)
-    return driver.leave(recovery.End())
+    return driver.leave(End())
 
 
 class AttemptDriver:

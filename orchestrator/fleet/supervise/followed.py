@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.load_state import recorded_state
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
@@ -23,7 +24,8 @@ class FollowedRun:
     """State of a followed run. The follower feeds it, before anyone else receives an event."""
 
     def __init__(self, record: RunRecord, clock: Callable[[], float] = seen_now) -> None:
-        self.record, self.state, self._clock = record, RunState(run_id=record.run_id), clock
+        """`clock`: that of its facts and decisions."""
+        self.record, self.state, self.now = record, RunState(run_id=record.run_id), clock
         self._plan: Plan | None = None
 
     def begin(self, plan: Plan, containers: Sequence[RunningContainer]) -> None:
@@ -38,7 +40,7 @@ class FollowedRun:
         """Take an event into account; record the forecast at once, so that it is shown during the run."""
         if self.record.is_stopping() and not self.state.journal.stop:
             self._read_record()
-        if fact := fact_of(run_event, self._clock()):
+        if fact := fact_of(run_event, self.now()):
             before = self.state.forecast
             apply(self.state, fact)
             if (forecast := self.state.forecast) and forecast is not before:
@@ -47,14 +49,27 @@ class FollowedRun:
 
     def note_running(self, node: str, container: str) -> None:
         """Note that this container of the run runs, maybe again."""
-        facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
-        apply(self.state, ContainerSeen(seen=self._clock(), node=node, facts=facts))
+        apply(self.state, _running(node, container, self.now()))
 
     @property
     def step(self) -> int | None:
         """The newest step, by events of the program or by its output."""
-        return progress_of(self.state, phase_of(self.state), self._clock()).step
+        return progress_of(self.state, phase_of(self.state), self.now()).step
 
     def _read_record(self) -> None:
         journal, forecast = self.record.journal, self.record.forecast()
-        apply(self.state, JournalRead(seen=self._clock(), journal=journal, plan=self._plan, forecast=forecast))
+        apply(self.state, JournalRead(seen=self.now(), journal=journal, plan=self._plan, forecast=forecast))
+
+
+def observed(record: RunRecord, containers: Sequence[RunningContainer]) -> RunState:
+    """The state of a run that another process follows, too, by its record."""
+    now = seen_now()
+    state = recorded_state(record, now)
+    for one in containers:
+        apply(state, _running(one.node.name, one.id, now))
+    return state
+
+
+def _running(node: str, container: str, seen: float) -> ContainerSeen:
+    facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
+    return ContainerSeen(seen=seen, node=node, facts=facts)

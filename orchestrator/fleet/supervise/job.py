@@ -21,10 +21,10 @@ from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
 from orchestrator.nodes.slurm import SILENT_S, SlurmCarrier
-from orchestrator.plan.recovery import End, Update
 from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned
+from orchestrator.state.recovery import End, Update
 
 LOOK_EVERY_S = 2.0
 

@@ -25,12 +25,13 @@ from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fi
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
-from orchestrator.plan.recovery import Policy, Replan, Update
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import Replanned, RunLine
+from orchestrator.specs.seen import seen_now
 from orchestrator.state.journal_entries import Why
 from orchestrator.state.phase import Phase
+from orchestrator.state.recovery import Policy, Replan, Update
 from orchestrator.state.run_state import RunState
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
@@ -64,7 +65,7 @@ class Supervision:
     callbacks: Callbacks = field(default_factory=Callbacks)
     no_answer_s: float | None = None
     """Seconds without an answer of any node until following ends (default: the plan's node timeout)."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = seen_now
     pause: Pause | None = None
     rest: Callable[[float], object] = time.sleep
     """Waits between two tries to start the next attempt."""
@@ -112,7 +113,7 @@ class LatestOnly:
 
 def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContainer]) -> RunOutcome:
     """Supervise until the run ends. With `plan.min_nodes` it continues without absent nodes, and adds them later."""
-    followed = how.followed or FollowedRun(RunRecord(plan.run_id))
+    followed = how.followed or FollowedRun(RunRecord(plan.run_id), how.clock)
     record, copies, given_up = followed.record, LatestOnly(how.callbacks.failed), Counter[str](plan.away)
     if interrupted := record.next():  # an earlier supervisor ended between two attempts
         plan, containers = move(how, plan, NodesClaimed(claim=interrupted.claim))
@@ -122,7 +123,6 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
             plan,
             followed,
             on=_pass_on(how, plan, followed.state, copies),
-            clock=how.clock,
             options=_attempt_options(how, plan, given_up),
         )
         if outcome.then is None:

@@ -18,12 +18,12 @@ from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.recovery import Update
 from orchestrator.plan.sbatch import run_folder
 from orchestrator.specs.errors import EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent
+from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
 
 CLEAR_S = 15.0

@@ -9,11 +9,11 @@ from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent, RankFailed
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
-from orchestrator.plan.recovery import AddNodes, Decision, GiveUp, NoNodeAnswers, Replan
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.state.generation_failures import generation_failure
 from orchestrator.state.phase import Phase, end_of, has_ended, phase_of
+from orchestrator.state.recovery import AddNodes, Decision, GiveUp, NoNodeAnswers, Replan
 from orchestrator.state.run_state import RunState
 
 
@@ -75,12 +75,13 @@ def _phase(state: RunState) -> Phase:
     return Phase.STOPPED if phase is Phase.STOPPING else end_of(state, [one for one in state.members if has_ended(one)])
 
 
-def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure | None:
+def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
     failed = [one for name in ended if (one := _ended_badly(state, plan, name))]
     agreed = generation_failure(state.finished)
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
-    return root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
+    found = root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
+    return found or Failure(node=plan.master, rank=0, exit_code=None, reason="its agents give no reason", lines=())
 
 
 def _ended_badly(state: RunState, plan: Plan, name: str) -> EndedBadly | None:

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import FoundRuns
-from orchestrator.fleet.runs.load_state import recorded_state, states_of
+from orchestrator.fleet.runs.load_state import recorded_progress, states_of
 from orchestrator.fleet.runs.progress import recorded_history
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport
@@ -179,7 +179,7 @@ class RunList:
         known = self._figures.get(run_id)
         if known is None or known[0] != touched:
             now = time.time()
-            state = recorded_state(record, now)
+            state = recorded_progress(record, now)
             last = progress_of(state, phase_of(state), now)
             by_events = last.origin == "event"
             figures = {"step": last.step, "final_step": last.final_step, "loss": last.loss} if by_events else {}
