@@ -441,6 +441,31 @@ def forgotten() -> Stream:
     return s
 
 
+def record_alone(*, read_at: float, restarting: bool = False) -> Stream:
+    """The record as it is read later, when no node is asked: lines up to the twelfth second."""
+    s = Stream()
+    s.claim(-2, 0)
+    s.start(-1, 0)
+    s.agents(1, GenerationStarted(generation=1))
+    s.event(12, "alpha", StepDone(step=110, final_step=600), 0)
+    if restarting:
+        s.event(12, "alpha", Restarting(outcome="user", reason="exit code 1", node="alpha", rank=0))
+    s.record(read_at)
+    return s
+
+
+def record_of_now() -> Stream:
+    return record_alone(read_at=100)
+
+
+def record_of_a_restart() -> Stream:
+    return record_alone(read_at=100, restarting=True)
+
+
+def record_of_then() -> Stream:
+    return record_alone(read_at=900)
+
+
 def removed_container() -> Stream:
     s = trained()
     lost = Member(node="beta", node_rank=1, state=State.LOST, reason="no node holds its container")
@@ -533,6 +558,12 @@ CASES = (
     (no_rank_yet, Expected(at=1, phase="starting")),
     (half_stopped, Expected(at=31, phase="stopped", severity="warning", codes=("still_running",), step=110)),
     (forgotten, Expected(at=901, phase="unknown", severity="warning", step=110)),
+    (record_of_now, Expected(at=100, phase="running", step=110)),
+    (
+        record_of_a_restart,
+        Expected(at=100, phase="restarting", severity="info", codes=("restarted",), step=110, restarts=1),
+    ),
+    (record_of_then, Expected(at=900, phase="unknown", severity="warning", step=110)),
     (removed_container, Expected(at=21, phase="running", severity="warning", codes=("container_missing",), step=110)),
     (lying_node, Expected(at=15, phase="running", step=110)),
     (progress_bar, Expected(at=61, phase="running")),

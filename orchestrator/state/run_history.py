@@ -198,11 +198,11 @@ class RunHistory:
         self._curves.setdefault(key, CurvePoints()).add(x, float(value))
 
     def report(
-        self, run_id: str, *, journal: Journal, forecast: Forecast | None, notes: Iterable[str] = ()
+        self, run_id: str, *, journal: Journal, forecast: Forecast | None, now: float, notes: Iterable[str] = ()
     ) -> RunReport:
-        """The report. `journal`: the record of the run."""
+        """The report. `journal`: the record of the run; `now`: seconds since 1970."""
         plan, zero = self._plan, self._zero or 0.0
-        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), journal=journal)
+        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), journal=journal, now=now)
         story, forecast = write_postmortem(evidence), forecast or self._forecast
         curves = tuple(self._made_curves(zero))
         speed = next((one for one in curves if (one.group, one.name) == ("train", "per_s")), None)

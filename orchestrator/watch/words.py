@@ -61,6 +61,11 @@ def end_words(phase: Phase, reason: str, run_id: str) -> ConditionWords | None:
     return ConditionWords(text=_safe(f"{text}: {reason}" if reason else text), command=_safe(f"{command} {run_id}"))
 
 
+def is_part_of_end(code: str, phase: Phase) -> bool:
+    """Whether the end of the run says it already: that a run has failed is one fact, however many containers it had."""
+    return code == Code.CONTAINER_FAILED and phase is Phase.FAILED
+
+
 _ENDS: Mapping[Phase, tuple[str, str]] = {
     Phase.FAILED: ("failed", "orch why"),
     Phase.LOST: ("none of its nodes answers", "orch status"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 from threading import Lock
 
@@ -21,7 +22,9 @@ def report_of(record: RunRecord) -> RunReport:
     for line in record.lines():
         history.add(line)
     notes = (f"plan: {record.unreadable}",) if record.unreadable else ()
-    return history.report(record.run_id, journal=record.journal, forecast=record.forecast(), notes=notes)
+    return history.report(
+        record.run_id, journal=record.journal, forecast=record.forecast(), now=time.time(), notes=notes
+    )
 
 
 class GrowingReport:
@@ -62,5 +65,5 @@ class GrowingReport:
         """The report of what has been read so far."""
         with self._lock:
             return self._history.report(
-                self._record.run_id, journal=self._record.journal, forecast=self._record.forecast()
+                self._record.run_id, journal=self._record.journal, forecast=self._record.forecast(), now=time.time()
             )
