@@ -207,8 +207,10 @@ def _superseded(condition: Condition, run_id: str) -> tuple[str, str]:
 
 
 def _not_stored(condition: Condition, run_id: str) -> tuple[str, str]:
-    reason = _text(condition, "reason") or "the disk is full or cannot be written"
-    return f"lines are not stored on this computer: {reason}; the run continues", f"orch logs -f {run_id}"
+    reason = (
+        _text(condition, "reason") or "lines are not stored on this computer: its disk is full or cannot be written"
+    )
+    return f"{reason}; the run continues", f"orch logs -f {run_id}"
 
 
 def _no_record(_condition: Condition, run_id: str) -> tuple[str, str]:
@@ -245,6 +247,7 @@ _LASTING = (Code.NODE_SILENT, Code.NODE_ABSENT, Code.PEER_SILENT)
 
 _AGAIN = "the ranks make progress again"
 _OVER = {
+    Code.LINES_NOT_STORED: "lines are stored on this computer again",
     **dict.fromkeys((Code.RANK_STUCK, Code.RUN_BLOCKED, Code.WAITING_FOR_RANK, Code.QUIET), _AGAIN),
     Code.NODE_SILENT: "{node} answers again",
     Code.PEER_SILENT: "{node} sends again",
