@@ -39,7 +39,7 @@ def losses(orch: Orch, run: str) -> dict[int, float]:
 
 
 def run_id(text: str) -> str:
-    found = re.search(r"run (\S+) (?:done|stopped|failed|goes)", text)
+    found = re.search(r"run (\S+) (?:succeeded|stopped|failed|continues)", text)
     assert found, text
     return found[1]
 
