@@ -66,6 +66,7 @@ OUTPUT_UNIT = "from its output"
 """In the place of a unit, of a figure that was read from the output."""
 LAUNCH = "launch"
 """Origin of a setting of the launch, which is no option of the training."""
+_NUMBERS = (float, int)
 _NO_FIGURES = {"event", "epoch", *(one.name for one in dataclasses.fields(StepDone))} - {"loss", "per_s", "others"}
 """Values of a step without a curve over steps."""
 
@@ -171,16 +172,17 @@ class RunHistory:
         """Take progress from the output into account, while no event of the program itself reports any."""
         self._printed = newest_output(event, self._printed)
         if self._step is None and self._printed is event and (place := output_place(event)) is not None:
-            self._point("train", "loss", "", OUTPUT_UNIT, place, event.loss)
+            self._point(("train", "loss", "", OUTPUT_UNIT), place, event.loss)
 
     def _figures(self, group: str, step: int | None, unit: str | None, figures: Mapping[str, Any]) -> None:
         self._curves.pop(("train", "loss", "", OUTPUT_UNIT), None)
         self._unit = unit or self._unit
         if step is None:
             return
+        speed_unit = f"{self._unit}/s"
         for name, value in figures.items():
             if name not in _NO_FIGURES:
-                self._point(group, name, "", f"{self._unit}/s" if name == "per_s" else "", step, value)
+                self._point((group, name, "", speed_unit if name == "per_s" else ""), step, value)
 
     def _resources(self, event: ResourcesSampled, node: str, time: float) -> None:
         usage, at = event.usage, time
@@ -202,12 +204,12 @@ class RunHistory:
             values[f"{name}temperature", "°C"] = gpu.temperature_c
             values[f"{name}power", "W"] = gpu.power_w
         for (name, unit), value in values.items():
-            self._point("resources", name, node, unit, at, value)
+            self._point(("resources", name, node, unit), at, value)
 
-    def _point(self, group: str, name: str, node: str, unit: str, x: float, value: Any) -> None:
-        if type(value) not in (float, int) or not -LARGEST < value < LARGEST:
+    def _point(self, key: tuple[str, str, str, str], x: float, value: Any) -> None:
+        """`key`: group, name, node and unit of the curve."""
+        if type(value) not in _NUMBERS or not -LARGEST < value < LARGEST:
             return
-        key = (group, name, node, unit)
         if (points := self._curves.get(key)) is None:
             if len(self._curves) >= MOST_CURVES:
                 self._curves_left_out += 1
