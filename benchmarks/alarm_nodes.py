@@ -21,8 +21,8 @@ from contract import environment
 from contract.events import Finished
 from contract.log_lines import split_rank
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.run_events import RunLine
+from orchestrator.watch.timeline import agent_line
 from trainer.agent import processes
 
 NAMES = ("alpha", "beta", "gamma")
@@ -102,7 +102,9 @@ class Node:
                 line = RunLine(time="", node=self.name, node_rank=self._rank, rank=rank, text=own)
                 if line.event is None:
                     self.output.append(f"{self.name}: {text.rstrip()}")
-                elif (shown := recovery_line(line) or self._last_line(line)) and not shown.startswith("…"):
+                    continue
+                shown = agent_line(line.event, line.node, line.node_rank) or self._last_line(line)
+                if shown and not shown.startswith("…"):
                     self.seen.append(Seen(time.time(), shown))
 
     def _last_line(self, line: RunLine) -> str:

@@ -22,7 +22,7 @@ def _is(*kinds: type[Checked]) -> Callable[[Any], Any]:
     """A reader that returns a value of one of these types. ValueError: another type."""
 
     def read(value: Any) -> Any:
-        if type(value) not in kinds:  # JSON has no subclasses, and a bool is no number
+        if type(value) not in kinds:  # JSON has no subclasses; a bool does not count as an integer
             raise ValueError(f"{value!r:.80} is of another type")
         return value
 

@@ -13,6 +13,7 @@ from contract.events import (
     Event,
     Finished,
     GenerationStarted,
+    LineRedrawn,
     LivenessReported,
     NodesStalled,
     OutputProgress,
@@ -440,10 +441,57 @@ def forgotten() -> Stream:
     return s
 
 
+def record_alone(*, read_at: float, restarting: bool = False) -> Stream:
+    """The record as it is read later, when no node is asked: lines up to the twelfth second."""
+    s = Stream()
+    s.claim(-2, 0)
+    s.start(-1, 0)
+    s.agents(1, GenerationStarted(generation=1))
+    s.event(12, "alpha", StepDone(step=110, final_step=600), 0)
+    if restarting:
+        s.event(12, "alpha", Restarting(outcome="user", reason="exit code 1", node="alpha", rank=0))
+    s.record(read_at)
+    return s
+
+
+def record_of_now() -> Stream:
+    return record_alone(read_at=100)
+
+
+def record_of_a_restart() -> Stream:
+    return record_alone(read_at=100, restarting=True)
+
+
+def record_of_then() -> Stream:
+    return record_alone(read_at=900)
+
+
 def removed_container() -> Stream:
     s = trained()
     lost = Member(node="beta", node_rank=1, state=State.LOST, reason="no node holds its container")
     s.run(20, member("alpha"), lost, member("gamma"))
+    return s
+
+
+def lying_node() -> Stream:
+    """Reports of a node that does not lead, and whose agent does not coordinate: they are shown nowhere."""
+    s = trained()
+    s.event(14, "beta", StepDone(step=10**12, loss=-1.0, compute_s={"alpha": 9.0}), 1)
+    s.event(14, "beta", Restarting(outcome="infrastructure", node="alpha", reason="a lie", generation=99))
+    s.event(14, "beta", GenerationStarted(generation=99))
+    s.event(14, "beta", liveness("stopped", True, "rank 0 is stopped (SIGSTOP)", (0,), 500))
+    s.event(14, "beta", WaitingForNodes(nodes=("alpha", "gamma"), seconds=900.0))
+    s.event(14, "beta", NodesStalled(nodes=("alpha",), seconds=900.0))
+    s.event(14, "beta", Finished(outcome="user", exit_code=1, node="alpha", reason="a lie"))
+    s.event(14, "beta", TrainingStopped(step=5), 1)
+    return s
+
+
+def progress_bar() -> Stream:
+    """A script that only redraws a bar."""
+    s = begun()
+    for second in range(2, 60):
+        s.event(second, "alpha", LineRedrawn(bar="epoch 1", text=f"epoch 1: {second}%|###"), 0)
     return s
 
 
@@ -510,7 +558,15 @@ CASES = (
     (no_rank_yet, Expected(at=1, phase="starting")),
     (half_stopped, Expected(at=31, phase="stopped", severity="warning", codes=("still_running",), step=110)),
     (forgotten, Expected(at=901, phase="unknown", severity="warning", step=110)),
+    (record_of_now, Expected(at=100, phase="running", step=110)),
+    (
+        record_of_a_restart,
+        Expected(at=100, phase="restarting", severity="info", codes=("restarted",), step=110, restarts=1),
+    ),
+    (record_of_then, Expected(at=900, phase="unknown", severity="warning", step=110)),
     (removed_container, Expected(at=21, phase="running", severity="warning", codes=("container_missing",), step=110)),
+    (lying_node, Expected(at=15, phase="running", step=110)),
+    (progress_bar, Expected(at=61, phase="running")),
     (unknown_events, Expected(at=15, phase="running", step=110)),
 )
 """Streams with their expected verdicts, which were written before the code."""

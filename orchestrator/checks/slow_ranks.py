@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
 from contract.events import ProgressEvent
-from orchestrator.checks.cluster_job import ClusterJob
 
 SLOW = 1.5
 """Times the others' time."""
@@ -27,24 +25,6 @@ class SlowRank:
     """Its time for its part of a step, by the median of the others'."""
     balanced: bool = False
     """Whether its part follows its speed already."""
-
-    @property
-    def what(self) -> str:
-        """In words."""
-        return f"{self.label} takes {self.ratio:.1f} x the others' time for its part of a step"
-
-    def todo(self, run_id: str, job: ClusterJob | None = None) -> str:
-        """Advice: commands that help against it. `job`: where the run is a job of a cluster."""
-        part = (
-            "its part is as small as --shares auto makes it"
-            if self.balanced
-            else "--shares auto gives it a smaller part"
-        )
-        look = job.on if job else f"--nodes {shlex.quote(self.node)}"
-        without = (
-            f"{job.without(self.node)}, then: orch restart {run_id}" if job else f"orch restart {run_id} --nodes …"
-        )
-        return f"{part}; what slows it: orch doctor {look}; without it: {without}"
 
 
 def slow_ranks(event: ProgressEvent | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:

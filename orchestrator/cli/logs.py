@@ -135,12 +135,21 @@ def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:
     """Print new lines until the run ends or Ctrl-C."""
     from orchestrator.fleet.runs.read_logs import Selection
     from orchestrator.fleet.supervise.follow import follow as follow_run
+    from orchestrator.fleet.supervise.followed import observed
     from orchestrator.render.recovery import recovery_line
     from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
+    from orchestrator.specs.seen import seen_now
+    from orchestrator.state.reduce import apply
+    from orchestrator.state.run_facts import fact_of
+    from orchestrator.watch.follow_lines import FollowLines
 
-    selection = Selection(wanted)
+    selection, conditions, state = Selection(wanted), FollowLines(), observed(source.record, source.containers)
     try:
         for happening in follow_run(source.to_follow, source.record, patient=True):
+            if fact := fact_of(happening, seen_now()):
+                apply(state, fact)
+            for text in conditions.after(happening, state, seen_now()):
+                say(text)
             if isinstance(happening, RunLine):
                 for line, matched in selection.hear(happening):
                     printer.print(line, context=not matched)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT, SHOWN = 50, 6
 """Newest runs that are looked at, and how many of them are shown, running ones first."""
-RUNNING_S = 300.0
-"""Age of the newest thing on record up to which a run without an outcome counts as running."""
 MOST_NAMES = 16
 NEXT = {
     "running": ("orch monitor   # nodes and run, live", "orch logs {run} -f"),
@@ -62,23 +60,21 @@ def overview() -> int:
 def newest_runs(now: float) -> list[RunLook]:
     """Runs on record: those that run, then the newest."""
     from orchestrator.fleet.runs.records import RunRecord, known_records
+    from orchestrator.state.limits import RECENT_S
 
     records = [RunRecord(one.run_id) for one in known_records()[:LOOKED_AT]]
-    running = {one.run_id for one in records if one.outcome() is None and now - one.touched_at() < RUNNING_S}
+    running = {one.run_id for one in records if one.outcome() is None and now - one.touched_at() < RECENT_S}
     shown = sorted(records, key=lambda one: one.run_id not in running)[:SHOWN]
-    return [_look(record, running=record.run_id in running) for record in shown]
+    return [_look(record, now) for record in shown]
 
 
-def _look(record: RunRecord, *, running: bool) -> RunLook:
+def _look(record: RunRecord, now: float) -> RunLook:
     from orchestrator.fleet.runs.load_state import recorded_state
-    from orchestrator.state.phase import Phase, phase_of
+    from orchestrator.state.phase import phase_of
     from orchestrator.state.progress import progress_of
 
-    now = time.time()
     state = recorded_state(record, now)
     phase, plan = phase_of(state), state.plan
-    if running and phase is Phase.UNKNOWN:
-        phase = Phase.RUNNING
     known = progress_of(state, phase, now)
     done, of = known.step, known.final_step
     return RunLook(

@@ -188,9 +188,13 @@ def status_data(state: RunState, judged: Verdict, now: float) -> dict[str, Any]:
 
 def status_messages(judged: Verdict, run_id: str, now: float) -> list[str]:
     """Lines on what is wrong, and on what is worth knowing, each with its next command."""
-    from orchestrator.watch.words import condition_lines
+    from orchestrator.state.phase import Phase
+    from orchestrator.watch.words import condition_lines, end_words, is_part_of_end
 
-    return ["\n".join(condition_lines(one, run_id, now)) for one in judged.conditions]
+    ended = end_words(judged.phase, judged.reason, run_id) if judged.phase is Phase.FAILED else None
+    lines = [f"! {ended.text}\n  → {ended.command}"] if ended else []
+    shown = (one for one in judged.conditions if not is_part_of_end(one.code, judged.phase))
+    return [*lines, *("\n".join(condition_lines(one, run_id, now)) for one in shown)]
 
 
 def _code(judged: Verdict) -> int:

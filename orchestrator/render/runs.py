@@ -48,8 +48,8 @@ def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = Fals
     columns = (
         Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
         Column("CPU", 4, right=True), Column("memory", 5, right=True), Column("GPU", 6),
-        Column(f"started ({zone()})", 3), Column("restarts", 2, right=True), Column("why", wraps=True),
-        Column("container", wide=True), Column("image", wide=True),
+        Column(f"started ({zone()})", 3), Column("why", wraps=True),
+        Column("container restarts", right=True, wide=True), Column("container", wide=True), Column("image", wide=True),
     )  # fmt: skip
     rows = []
     for node in state.members:
@@ -62,8 +62,8 @@ def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = Fals
                 "" if container is None or container.exit_code is None else str(container.exit_code),
                 *_used(node.usage if judged.phase.is_active else None),
                 started(container.started_at) if container else "",
-                str(container.restarts) if container else "",
                 _why(node) or left_out.get(node.name, "") or slow.get(node.name, ""),
+                str(container.restarts) if container else "",
                 container.id[:12] if container else "",
                 container.image.removeprefix("sha256:")[:12] if container else "",
             )
@@ -145,7 +145,7 @@ def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iter
     silent = f"; {', '.join(state.unreachable)} did not answer" if state.unreachable else ""
     yield _title(state, judged, now).plain
     yield f"as of {started(as_of)} ({zone()}), from the record on this computer: no node shows it now{silent}"
-    if judged.reason:
+    if judged.reason and judged.phase is not Phase.FAILED:  # otherwise a message says it, with the next command
         yield judged.reason
     if plan := state.plan:
         nodes, command = ", ".join(part.node for part in plan.nodes), shlex.join(plan.command)

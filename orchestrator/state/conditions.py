@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from contract.events import GenerationEnded, LivenessReported, Restarting
+from contract.events import LivenessReported, Restarting
 from orchestrator.specs.run import ACTIVE, State
 from orchestrator.state.condition import Code, Condition, Scalar, Severity
 from orchestrator.state.limits import ABSENT_S, NODE_SILENT_S, STUCK_S
@@ -91,14 +91,13 @@ def _speed(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
 
 
 def _restarted(state: RunState) -> Condition:
-    """All ranks started again; the cause is that of the newest end of a generation, by the coordinator."""
-    coordinator = state.coordinator
-    newest = coordinator.part.ends[-1] if coordinator and coordinator.part.ends else GenerationEnded()
-    left = newest.restarts_left if isinstance(newest, Restarting) else None
+    """All ranks started again; the cause is that of the newest restart, by the coordinator."""
+    ends = state.coordinator.part.ends if state.coordinator else ()
+    newest = next((one for one in reversed(ends) if isinstance(one, Restarting)), Restarting())
     values: dict[str, Scalar] = {
         "restarts": state.restarts,
         "reason": newest.reason or newest.outcome or "",
-        "restarts_left": left,
+        "restarts_left": newest.restarts_left,
     }
     node = newest.node if newest.node in {one.name for one in state.members} else ""
     return Condition(code=Code.RESTARTED, severity="info", node=node or "", rank=newest.rank, values=values)

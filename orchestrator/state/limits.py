@@ -8,6 +8,9 @@ ABSENT_S = 30.0
 """Seconds for which a node may not be ready before it is a warning: it imports, or loads an image."""
 LAUNCH_S = 3600.0
 """Seconds after the claim of an attempt in which its launch may be under way: images and data are copied first."""
+RECENT_S = 300.0
+"""Age of the newest recorded line up to which a run without a recorded end counts as active where no node is asked:
+agents write a line every ten seconds."""
 STUCK_S = 300.0
 """Seconds after which a fault of the ranks, or a long wait for one, is one degree more severe."""
 NO_PROGRESS_S = 60.0

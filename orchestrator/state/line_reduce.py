@@ -17,6 +17,7 @@ from contract.events import (
     GenerationEnded,
     GenerationStarted,
     GroupJoined,
+    LineRedrawn,
     LivenessReported,
     NodesEvent,
     NodesMeasured,
@@ -127,6 +128,9 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None
         case ResourcesSampled():
             part.usage_sampled, part.usage_at = event.usage, at
             _positions(part, event)
+        case LineRedrawn():
+            if rank := _rank(part, event.rank):
+                rank.line_at, rank.last_line = at, (event.text or "")[:LINE_CHARS] or rank.last_line
         case StacksTaken():
             _positions(part, event)
         case GenerationStarted():

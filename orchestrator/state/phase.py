@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from contract.events import Finished
 from orchestrator.specs.run import ACTIVE, State
-from orchestrator.state.limits import LAUNCH_S
+from orchestrator.state.limits import LAUNCH_S, RECENT_S
 from orchestrator.state.run_state import NodeState, RunState
 
 STOPPED_CODE = 143
@@ -80,12 +80,25 @@ def _by_containers(state: RunState, members: list[NodeState]) -> Phase:
         return end_of(state, members)
     active = [one for one in answering if not has_ended(one)]
     if not active:
-        return _out_of_sight(state, members)
+        return _by_coordinator(state) if _was_active(state) else _out_of_sight(state, members)
     statuses = {one.container.status for one in active if one.container}
     if statuses == {"queued"}:
         return Phase.QUEUED
     if "created" in statuses:
         return Phase.LAUNCHING
+    return _by_coordinator(state)
+
+
+def _was_active(state: RunState) -> bool:
+    """Whether the record alone is read, no node was asked, and the newest thing on record is new."""
+    current, coordinator = state.journal.current, state.coordinator
+    if state.was_looked_for or current is None or (coordinator and coordinator.part.finished):
+        return False
+    read = [one.part.read_at for one in state.members if one.part.read_at is not None]
+    return state.as_of - max([current.claim.at, *read]) < RECENT_S
+
+
+def _by_coordinator(state: RunState) -> Phase:
     coordinator = state.coordinator
     if coordinator is None:
         return Phase.RUNNING

@@ -81,7 +81,7 @@ def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
     parts = [node.part for node in state.members]
     newest = _printed(parts)
     progress = _read(newest, phase, now, last_line) if newest else RunProgress(last_line=last_line)
-    work = work_of(state)
+    work = work_of(state) if phase.is_active or newest is None else None  # sampled: not the last steps of a run
     per_s = work.steps_per_s if work and phase is Phase.RUNNING else None
     return replace(progress, optimizer_steps=work.step if work else None, steps_per_s=per_s)
 

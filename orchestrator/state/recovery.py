@@ -96,7 +96,7 @@ LAST = (GiveUp, Replan, AddNodes, NoNodeAnswers, End)
 
 @dataclass(frozen=True, kw_only=True)
 class Supervising:
-    """What the supervisor has done about an attempt, and knows beside its state."""
+    """Actions of the supervisor for an attempt, and facts that it knows beside its state."""
 
     starts: Mapping[str, int] = field(default_factory=dict)
     """Starts of the killed container of a node."""

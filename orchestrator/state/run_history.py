@@ -20,15 +20,10 @@ from contract.events import (
     ForecastMade,
     GenerationStarted,
     GroupJoined,
-    LivenessReported,
     NodesMeasured,
-    NodesRecovered,
-    NodesStalled,
     OptionsChosen,
     OutputProgress,
-    OutputsMissing,
     ProgressEvent,
-    RankFailed,
     RankLeftOut,
     RankStarted,
     Rebalanced,
@@ -39,7 +34,6 @@ from contract.events import (
     TrainingDone,
     TrainingResumed,
     TrainingStopped,
-    WaitingForNodes,
 )
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
@@ -50,6 +44,7 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
+from orchestrator.state.moments import BothEnds, moment_of
 from orchestrator.state.newest_reports import newest_output
 from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
@@ -94,7 +89,7 @@ class RunHistory:
         self._first_time = self._last_time = ""
         self._curves_left_out = 0
         self._curves: dict[tuple[str, str, str, str], CurvePoints] = {}
-        self._moments: dict[str, _BothEnds] = {}
+        self._moments: dict[str, BothEnds] = {}
         self._phases = _Phases()
         self._samples: deque[SampleText] = deque(maxlen=SAMPLES)
         self._ranks: dict[str, RankStarted] = {}
@@ -125,9 +120,9 @@ class RunHistory:
         time = timestamp(line.time)
         self._phases.add(event, time)
         self._read(line, event, time)
-        if moment := _moment(event):
+        if moment := moment_of(event):
             kind, text = moment
-            ends = self._moments.setdefault(kind, _BothEnds(MOST_MOMENTS))
+            ends = self._moments.setdefault(kind, BothEnds(MOST_MOMENTS))
             step = event.step if isinstance(event, ProgressEvent | TrainingResumed) else None
             node = event.node or line.node
             ends.add(Moment(kind=kind, at_s=time, time=line.time, node=node, text=text[:LINE_CHARS], step=step))
@@ -223,16 +218,17 @@ class RunHistory:
         *,
         journal: Journal,
         forecast: Forecast | None,
-        lines: LinesOnRecord = LinesOnRecord(),  # frozen
+        now: float,
+        lines: LinesOnRecord = LinesOnRecord(),
         notes: Iterable[str] = (),
     ) -> RunReport:
-        """The report. `journal`: the record of the run."""
+        """The report. `journal`: the record of the run; `now`: seconds since 1970."""
         plan = self._plan
         times = (plan.started_at if plan else "", self._first_time, lines.first_time)
         begun_at = min(filter(timestamp, times), key=timestamp, default="")
         ended_at = max(self._last_time, lines.last_time)
         zero, end = timestamp(begun_at), timestamp(ended_at)
-        evidence = Evidence(run_id=run_id, plan=plan, lines=lines.evidence, journal=journal)
+        evidence = Evidence(run_id=run_id, plan=plan, lines=lines.evidence, journal=journal, now=now)
         story, forecast = write_postmortem(evidence), forecast or self._forecast
         curves = tuple(self._made_curves(zero))
         speed = next((one for one in curves if (one.group, one.name) == ("train", "per_s")), None)
@@ -321,31 +317,6 @@ class RunHistory:
         )
 
 
-class _BothEnds:
-    """The first and the last items of many."""
-
-    def __init__(self, most: int) -> None:
-        self._first: list[Moment] = []
-        self._half = most // 2
-        self._last: deque[Moment] = deque(maxlen=most - most // 2)
-        self._number = 0
-
-    def add(self, one: Moment) -> None:
-        self._number += 1
-        if len(self._first) < self._half:
-            self._first.append(one)
-        else:
-            self._last.append(one)
-
-    def __iter__(self) -> Iterator[Moment]:
-        yield from self._first
-        yield from self._last
-
-    @property
-    def left_out(self) -> int:
-        return self._number - len(self._first) - len(self._last)
-
-
 class _Phases:
     """The part of a run that each moment belongs to, by the events that begin and end it."""
 
@@ -384,61 +355,6 @@ class _Phases:
             for (begin, name), until in zip(begun, ends, strict=True)
             if name and until > begin
         )
-
-
-def _moment(event: Event) -> tuple[str, str] | None:
-    """Kind and text of what a timeline shows; None for other events."""
-    match event:
-        case GenerationStarted():
-            return "phase", f"ranks started (generation {event.generation})"
-        case Restarting() | Finished() if event.outcome not in ("done", "stopped"):
-            what = "all ranks restart" if isinstance(event, Restarting) else "the attempt failed"
-            return "fault", f"{what}: {event.reason or event.outcome or 'unknown'}"
-        case Finished():
-            return "phase", f"ranks ended: {event.outcome}"
-        case RankFailed():
-            return "fault", f"rank {event.rank} failed: {event.reason}"
-        case LivenessReported():
-            return "fault" if event.fault else "note", event.message[2:]
-        case NodesStalled():
-            return "fault", _of_nodes(event)
-        case NodesRecovered() | WaitingForNodes():
-            return "note", _of_nodes(event)
-        case OutputsMissing() if not event.other_ranks:
-            return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
-        case TrainingResumed() if event.step:
-            return "phase", f"resumed from step {event.step:,}"
-        case CheckpointWritten():
-            took = f" in {event.seconds:.1f} s" if event.seconds else ""
-            return (
-                "checkpoint",
-                f"checkpoint of step {event.step or 0:,}{took}{'' if event.verified else ', not verified'}",
-            )
-        case Evaluated():
-            return "evaluation", f"evaluation at step {event.step or 0:,}: {_figures(event)}"
-        case Rebalanced():
-            shares = ", ".join(f"{node} {share:g}" for node, share in (event.shares or {}).items() if share is not None)
-            return "note", f"new shares: {shares}"
-        case RankLeftOut():
-            return "note", f"left out: {event.why or 'by the forecast'}"
-        case TrainingStopped():
-            return ("phase", "stopped on request") if not event.rank else None
-        case TrainingDone():
-            return ("phase", "training done") if not event.rank else None
-        case _:
-            return None
-
-
-def _of_nodes(event: NodesStalled | NodesRecovered | WaitingForNodes) -> str:
-    nodes = ", ".join(event.nodes or ())
-    if isinstance(event, NodesStalled):
-        return f"sent nothing for {event.seconds or 0:.0f} s: {nodes}"
-    return f"send again: {nodes}" if isinstance(event, NodesRecovered) else f"not ready: {nodes}"
-
-
-def _figures(event: Evaluated) -> str:
-    found = {"loss": event.loss, **event.others}
-    return ", ".join(f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, int | float))
 
 
 def _settings(plan: Plan | None) -> Iterator[OptionUsed]:

@@ -21,7 +21,7 @@ class Verdict:
     conditions: tuple[Condition, ...]
     """The most severe first."""
     reason: str = ""
-    """Why it ended, as recorded."""
+    """Why it ended: rank, node and cause of a failure by its coordinator, otherwise as recorded."""
     as_of: float
     """When the newest fact was seen."""
     source: Literal["record", "nodes"]
@@ -55,15 +55,23 @@ def verdict(state: RunState, now: float) -> Verdict:
     conditions = sorted(conditions_of(state, phase, now), key=lambda one: -SEVERITIES.index(one.severity))
     by_phase: Severity = _OF_PHASE.get(phase, "ok")
     worst = max([by_phase, *(one.severity for one in conditions)], key=SEVERITIES.index)
-    end = state.journal.end
     return Verdict(
         phase=phase,
         severity=worst,
         conditions=tuple(conditions),
-        reason=end.reason if end and not state.is_superseded else "",
+        reason=_reason(state, phase),
         as_of=state.as_of,
         source="record" if state.has_record and not state.is_superseded else "nodes",
     )
+
+
+def _reason(state: RunState, phase: Phase) -> str:
+    finished = state.coordinator.part.finished if state.coordinator else None
+    if phase is Phase.FAILED and finished and finished.node:
+        rank = "" if finished.rank is None else f"rank {finished.rank} on "
+        return f"{rank}{finished.node}: {finished.reason or finished.outcome or ''}"
+    end = state.journal.end
+    return end.reason if end and not state.is_superseded else ""
 
 
 _OF_PHASE: dict[Phase, Severity] = {Phase.FAILED: "error", Phase.LOST: "error", Phase.UNKNOWN: "warning"}

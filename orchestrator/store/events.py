@@ -158,17 +158,21 @@ class EventReader:
         kinds: Sequence[type[Event] | str],
         *,
         nodes: Collection[str] | None = None,
+        stems: Collection[str] | None = None,
         since: str = "",
         until: str = "",
         newest_first: bool = False,
     ) -> Iterator[RunLine]:
-        """Lines with an event of one of these kinds, subclasses included, in order of time."""
+        """Lines with an event of one of these kinds, subclasses included, in order of time. `stems`: of these
+        containers alone."""
         names, given = _names(kinds), 0
         query = _BY_KIND.format(", ".join(f"{name} {'DESC' if newest_first else 'ASC'}" for name in _ORDER))
         try:
             with closing(self._file.open()) as database:
                 selected = [database.execute(query, (kind, since, until or LATEST)) for kind in names]
                 for row in merge(*selected, key=lambda row: row[:4], reverse=newest_first):
+                    if stems is not None and row[2] not in stems:
+                        continue
                     given += 1
                     if (nodes is None or row[4] in nodes) and (line := _line(row)).event is not None:
                         yield line
@@ -178,7 +182,8 @@ class EventReader:
         wanted = WantedLines(
             since=since, until=until, needles=_EVENT_LINES, passes=lambda line: kind_in(line.text) in names
         )
-        for line in islice(merged(segments_in(self._lines), wanted, newest_first=newest_first), given, None):
+        segments = [one for one in segments_in(self._lines) if stems is None or one.stem in stems]
+        for line in islice(merged(segments, wanted, newest_first=newest_first), given, None):
             if (nodes is None or line.node in nodes) and line.event is not None:
                 yield line
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,9 +68,12 @@ class RunStore:
         wanted = WantedLines(since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
         return merged(self._segments(node), wanted, newest_first=True)
 
-    def newest(self, node: str, *, since: str = "", until: str = "", needles: Needles = ANY_LINE) -> Iterator[RunLine]:
-        """Lines of one node, the last written first; where times are given, those outside may be among them."""
-        segments = self._segments(node)
+    def newest(
+        self, node: str, container: str = "", *, since: str = "", until: str = "", needles: Needles = ANY_LINE
+    ) -> Iterator[RunLine]:
+        """Lines of one node, or of one of its containers, the last written first; where times are given, those outside
+        may be among them."""
+        segments = [one for one in self._segments(node) if not container or one.stem == stem_of(node, container)]
         for number, segment in reversed(list(enumerate(segments))):
             span = (segment.first, segment.last)
             if not WantedLines(since=since, until=until).spans(*span):
@@ -98,14 +101,16 @@ class RunStore:
         self,
         *kinds: type[Event] | str,
         nodes: Collection[str] | None = None,
+        containers: Mapping[str, str] | None = None,
         since: str = "",
         until: str = "",
         newest_first: bool = False,
     ) -> Iterator[RunLine]:
         """Lines with an event of one of these kinds, subclasses included, in order of time; `event` of each is not
-        None. Their number counts, not that of all lines."""
+        None. Their number counts, not that of all lines. `containers`: the only ones, by node."""
+        of = None if containers is None else {stem_of(node, container) for node, container in containers.items()}
         if reader := self._reader():
-            yield from reader.events(kinds, nodes=nodes, since=since, until=until, newest_first=newest_first)
+            yield from reader.events(kinds, nodes=nodes, stems=of, since=since, until=until, newest_first=newest_first)
 
     def new_events(self, cursor: EventCursor) -> Iterator[RunLine | None]:
         """Events after the cursor, which is moved, each once, in order of time; also those with earlier times, of a

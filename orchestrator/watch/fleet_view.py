@@ -12,7 +12,7 @@ from orchestrator.state.phase import Phase
 from orchestrator.watch.node_view import NodeView
 from orchestrator.watch.timeline import TimelineEntry
 from orchestrator.watch.view_types import RunView
-from orchestrator.watch.words import end_words, words
+from orchestrator.watch.words import end_words, is_part_of_end, words
 
 RENAMED = {"share": "progress", "is_before_restart": "restarting"}
 """Figures of a run whose key in JSON differs."""
@@ -120,9 +120,8 @@ def _of_run(run: RunView | None) -> Iterator[HealthLine]:
         severity: Severity = "warning" if run.phase is Phase.UNKNOWN else "error"
         yield HealthLine(severity=severity, about=f"run {run.run_id}", text=ended.text, command=ended.command)
     for one in run.conditions:
-        if one.code == Code.CONTAINER_FAILED and run.phase is Phase.FAILED:
-            continue  # that the run has failed is one fact, however many containers it had
-        yield HealthLine(severity=one.severity, text=one.text, command=one.command)
+        if not is_part_of_end(one.code, run.phase):
+            yield HealthLine(severity=one.severity, text=one.text, command=one.command)
 
 
 def _of_nodes(shown: FleetView) -> Iterator[HealthLine]:

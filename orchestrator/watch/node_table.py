@@ -9,6 +9,7 @@ from statistics import fmean
 from rich.text import Text
 
 from contract.resources import GpuUsage, ResourceUsage
+from orchestrator.render import runs
 from orchestrator.render.console import colour_of
 from orchestrator.render.printable import printable
 from orchestrator.render.table import GAP, Column, Table
@@ -18,11 +19,7 @@ GREY = "bright_black"
 NAME_COLUMNS = 14
 """Most columns of a node's name on a narrow terminal."""
 MARK = "◀"
-STYLES = {
-    "queued": "", "launching": "", "created": "", "starting": "", "running": "green", "restarting": "bold yellow",
-    "stopping": "yellow", "succeeded": "green", "stopped": "yellow", "failed": "bold red", "lost": "bold red",
-    "unknown": "yellow", "idle": GREY, "connecting": GREY,
-}  # fmt: skip
+STYLES = {**runs.STYLES, **dict.fromkeys(("idle", "connecting"), GREY)}
 """Colors of the states of containers and runs."""
 
 

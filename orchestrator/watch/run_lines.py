@@ -33,7 +33,7 @@ def run_lines(shown: FleetView, width: int, *, ascii_only: bool = False) -> list
         answering = sum(not node.silent and node.answered_s is not None for node in shown.nodes)
         text = f"  {answering} of {counted(len(shown.nodes), 'node')} answer"
         return [_cut(Text.assemble((known, "bold"), text), width), *_health(shown, width)]
-    title = Text.assemble("run ", (run.run_id, "bold"), "  ", (run.phase.value, STYLES[run.phase.value]))
+    title = Text.assemble("run ", (run.run_id, "bold"), "  ", (run.phase.value, STYLES.get(run.phase.value, "")))
     if run.attempt and run.attempt > 1:
         title.append(f"  attempt {run.attempt}")
     if not run.is_on_nodes:

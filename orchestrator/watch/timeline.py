@@ -5,9 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from contract.events import Event, RankFailed
+from contract.events import (
+    Event,
+    LivenessReported,
+    NodesEvent,
+    NodesRecovered,
+    NodesStalled,
+    OutputsEvent,
+    RankFailed,
+    Restarting,
+    WaitingForNodes,
+)
+from orchestrator.render.outputs import outputs_lines
 from orchestrator.render.printable import printable
-from orchestrator.render.recovery import agent_line
 from orchestrator.state.run_state import NodeState, RunState
 
 ENTRIES = 50
@@ -45,3 +55,26 @@ def _text(event: Event, node: NodeState) -> str:
         return f"rank {event.rank} on {node.name}: {event.reason}"
     line = agent_line(event, node.name, node.node_rank or 0)
     return line.partition("\n")[0][2:]
+
+
+def agent_line(event: Event | None, node: str, node_rank: int) -> str:
+    """The line for an event of the agent on a node: rank 0's agent reports for all. A stop is reported by the command
+    that stops."""
+    if isinstance(event, Restarting) and node_rank == 0 and event.outcome != "stopped":
+        rank = f"rank {event.rank} on " if event.rank is not None else ""
+        left = -1 if event.restarts_left is None else event.restarts_left
+        more = f" (restarts left: {left})" if left >= 0 else ""
+        return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
+    if isinstance(event, LivenessReported) and node_rank == 0:
+        return printable(event.message)
+    if isinstance(event, OutputsEvent):
+        return outputs_lines(event, node)
+    if not isinstance(event, NodesEvent):
+        return ""
+    names = "?" if event.nodes is None else ", ".join(event.nodes)
+    seconds = "?" if event.seconds is None else f"{event.seconds}"
+    if isinstance(event, NodesStalled):
+        return f"! no heartbeat from {names} for {seconds} s"
+    if isinstance(event, NodesRecovered):
+        return f"· heartbeats of {names} are back"
+    return f"… waiting for {names} ({seconds} s)" if isinstance(event, WaitingForNodes) else ""

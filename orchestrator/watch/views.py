@@ -37,7 +37,7 @@ def run_view(state: RunState, now: float) -> RunView:
         phase=judged.phase,
         severity=judged.severity,
         conditions=condition_views(judged.conditions, state.run_id, now),
-        reason=printable(_cause(state, judged) or judged.reason),
+        reason=printable(judged.reason),
         is_on_nodes=run is not None,
         last_at=max(read, default=None),
         attempt=state.attempt,
@@ -64,15 +64,6 @@ def condition_views(conditions: Iterable[Condition], run_id: str, now: float) ->
         )
         for one, found in shown
     )  # fmt: skip
-
-
-def _cause(state: RunState, judged: Verdict) -> str:
-    """Rank, node and reason of the failure of a run, by its coordinator; empty: it does not name a node."""
-    finished = state.coordinator.part.finished if state.coordinator else None
-    if judged.phase is not Phase.FAILED or finished is None or not finished.node:
-        return ""
-    rank = "" if finished.rank is None else f"rank {finished.rank} on "
-    return f"{rank}{finished.node}: {finished.reason or finished.outcome or ''}"
 
 
 def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> ProgressFigures:

@@ -61,6 +61,11 @@ def end_words(phase: Phase, reason: str, run_id: str) -> ConditionWords | None:
     return ConditionWords(text=_safe(f"{text}: {reason}" if reason else text), command=_safe(f"{command} {run_id}"))
 
 
+def is_part_of_end(code: str, phase: Phase) -> bool:
+    """Whether the end of the run says it already: that a run has failed is one fact, however many containers it had."""
+    return code == Code.CONTAINER_FAILED and phase is Phase.FAILED
+
+
 _ENDS: Mapping[Phase, tuple[str, str]] = {
     Phase.FAILED: ("failed", "orch why"),
     Phase.LOST: ("none of its nodes answers", "orch status"),
@@ -236,6 +241,21 @@ WORDS: Mapping[Code, Words] = {
     Code.NO_RECORD: _no_record,
 }
 _LASTING = (Code.NODE_SILENT, Code.NODE_ABSENT, Code.PEER_SILENT)
+
+
+_AGAIN = "the ranks make progress again"
+_OVER = {
+    **dict.fromkeys((Code.RANK_STUCK, Code.RUN_BLOCKED, Code.WAITING_FOR_RANK, Code.QUIET), _AGAIN),
+    Code.NODE_SILENT: "{node} answers again",
+    Code.PEER_SILENT: "{node} sends again",
+}
+SHOWN_OTHERWISE = (Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Code.SUPERSEDED, Code.FOREIGN_CONTAINER)
+"""Conditions that a command which follows a run reports itself, at the begin or at the end."""
+
+
+def over_words(condition: Condition) -> str:
+    """The sentence when a condition has ended; empty: it needs none."""
+    return _safe(_OVER[condition.code].format(node=condition.node)) if condition.code in _OVER else ""
 
 
 def _text(condition: Condition, name: str) -> str:

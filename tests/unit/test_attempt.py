@@ -98,6 +98,15 @@ def test_a_stopped_run_has_not_failed() -> None:
     assert not any("stop" in run.calls(name) for name in THREE)
 
 
+def test_an_end_that_agents_of_another_version_report_is_a_failure() -> None:
+    run = watch(lan.lan(*THREE, says=('@orch {"event": "finished", "outcome": "paused"}',)))
+    assert run.outcome.phase is Phase.FAILED
+    assert run.outcome.failure is not None
+    assert (run.outcome.failure.reason, run.record.outcome()) == (
+        "its agents give no reason", ("failed", "its agents give no reason"),
+    )  # fmt: skip
+
+
 @dataclass
 class Gone(lan.Actor):
     """Its machine loses power: the log stream stays silent, and nobody can be told to stop."""

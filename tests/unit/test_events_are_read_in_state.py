@@ -20,7 +20,6 @@ ELSEWHERE = {
     "fleet/runs/load_state.py": "the kinds that are loaded, and the line at which the search for a forecast ends",
     "fleet/runs/records.py": "a checkpoint goes on record before anything is shown",
     "fleet/runs/progress.py": "checkpoints among lines that were recorded before their run was on record",
-    "plan/recovery.py": "the supervisor decides by its own clock",
 }
 """Modules of the orchestrator that tell kinds of events apart, each with its reason."""
 

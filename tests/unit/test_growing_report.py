@@ -130,7 +130,7 @@ def test_the_same_report_as_of_decoded_steps(found: list[tuple[Any, dict[str, An
         quick.add(line := RunLine(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text=text))
         with patch("orchestrator.state.run_history.step_values", return_value=None):
             decoded.add(line)
-    one, other = (each.report("r1", journal=Journal(), forecast=None) for each in (quick, decoded))
+    one, other = (each.report("r1", journal=Journal(), forecast=None, now=0.0) for each in (quick, decoded))
     assert replace(one, curves=()) == replace(other, curves=())
     by_name = [sorted(each.curves, key=lambda curve: (curve.name, curve.unit)) for each in (one, other)]
     assert by_name[0] == by_name[1]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.render.recovery import recovery_line
 from orchestrator.render.why import why_data, why_lines
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.postmortem import Evidence, state_of, write_postmortem
 from orchestrator.state.rank_places import liveness_reports, rank_places, rank_waited_for
 from orchestrator.state.run_state import RunState
+from orchestrator.watch.timeline import agent_line
 from tests import lan
 from tests.unit.conftest import THREE
 
@@ -138,13 +138,13 @@ def test_a_frozen_rank_keeps_its_cause_and_its_place() -> None:
     assert story.liveness == ("! rank 2 on gamma is stopped (SIGSTOP)",)
 
 
-def test_the_decision_is_the_line_of_every_screen() -> None:
-    assert recovery_line(decided(1)) == f"! {IDLE}"
-    assert recovery_line(decided(1, fault=False)) == f"· {IDLE}"
-    assert recovery_line(decided(1, "network", "all ranks are waiting", fix="orch test")) == (
-        "! all ranks are waiting → orch test"
-    )
-    assert recovery_line(decided(1, "", "", seconds=70)) == "· progress again after 70 s"
-    assert recovery_line(decided(1, node="beta")) == ""
-    assert "\x1b" not in recovery_line(decided(1, text="rank 1 \x1b[2J"))
-    assert recovery_line(stacks(1, "beta", *IN_LOAD)) == ""
+def test_a_decision_is_an_entry_of_the_timeline() -> None:
+    def entry(line: RunLine) -> str:
+        return agent_line(line.event, line.node, line.node_rank)
+
+    assert entry(decided(1)) == f"! {IDLE}"
+    assert entry(decided(1, fault=False)) == f"· {IDLE}"
+    assert entry(decided(1, "", "", seconds=70)) == "· progress again after 70 s"
+    assert entry(decided(1, node="beta")) == ""
+    assert "\x1b" not in entry(decided(1, text="rank 1 \x1b[2J"))
+    assert entry(stacks(1, "beta", *IN_LOAD)) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,8 +42,12 @@ from orchestrator.state.run_state import RunState
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.node_view import NodeView
+from orchestrator.watch.run_lines import run_lines
 from orchestrator.watch.view_types import RunView
+from tests import run_streams
+from tests.each_case import failures_of
 from tests.lan import moment
+from tests.run_streams import CASES, RUN_ID, T0, Expected, Stream
 
 NAMES = ("alpha", "beta", "gamma")
 USAGE = ResourceUsage(cpu_percent=40.0, cpus=2.0, ram_used_mib=1024, ram_limit_mib=4096)
@@ -281,3 +286,19 @@ def test_a_view_is_json(running: Watched) -> None:
     assert (data["nodes"][1]["silent"], data["nodes"][2]["slow"]) == (True, "compute")
     assert data["nodes"][0]["usage"]["cpu_percent"] == 40.0
     assert set(data) == {"at", "run", "looked", "nodes", "faults", "health"}
+
+
+def test_each_beginning_of_each_stream_has_a_view() -> None:
+    """Whatever has been read so far, a screen can be drawn, and what it shows is JSON without control characters."""
+
+    def check(make: Callable[[], Stream], expected: Expected) -> None:
+        live = LiveState(run_streams.NAMES, clock=lambda: T0 + expected.at)
+        live.add(RunFound(state=RunState(run_id=RUN_ID)))
+        for fact in make().facts:
+            live.add(fact)
+            view = live.view()
+            text = json.dumps(view.data(), allow_nan=False, ensure_ascii=False)
+            assert text.isprintable()
+            assert run_lines(view, 60)
+
+    assert failures_of(check, CASES) == []

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from contract.event_lines import encode_event
 from contract.events import ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.fleet.runs.find_runs import find_runs, running_containers
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.load_state import LOOK_AHEAD, load_state, recorded_state, state_without_lines
+from orchestrator.fleet.runs.load_state import LOOK_AHEAD, load_state, read_record, recorded_state, state_without_lines
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.records import RunRecord, plan_name, recording_in
 from orchestrator.specs.errors import EngineError
+from orchestrator.specs.plan_json import to_json
+from orchestrator.state.facts import JournalRead, LineRead
+from orchestrator.state.journal_entries import encode_entry
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import RunProgress, progress_of
+from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
+from orchestrator.store.record_file import NAME as RECORD
 from tests import lan
+from tests.each_case import failures_of
 from tests.lan import event
+from tests.run_streams import CASES, RUN_ID, T0, Expected, Stream, continued_elsewhere, record_lost, unknown_events
 from tests.unit.conftest import THREE
+from tests.unit.test_one_verdict import state_of
 
 NOW = 1767366010.0
 """2026-01-02T15:00:10Z: the lines of the nodes are of the seconds before."""
@@ -111,3 +122,41 @@ def test_a_run_that_no_node_shows_is_loaded_from_its_record() -> None:
     record.save_outcome("failed", "exit code 3")
     judged = verdict(recorded_state(record, time.time(), unreachable=()), NOW)
     assert (judged.phase.value, judged.severity, judged.reason) == ("failed", "error", "exit code 3")
+
+
+def test_what_is_stored_gets_the_verdict_of_what_was_read_live() -> None:
+    """The record with its entries, plans and lines, and what is seen of containers and nodes."""
+
+    def check(make: Callable[[], Stream], expected: Expected) -> None:
+        stream, now = make(), T0 + expected.at
+        facts = stream.facts
+        with TemporaryDirectory() as folder, recording_in(Path(folder)):
+            store(stream)
+            replayed, record = RunState(run_id=RUN_ID), RunRecord(RUN_ID)
+            apply(replayed, JournalRead(seen=T0, journal=record.journal, plan=record.plan()))
+            for fact in facts:
+                if not isinstance(fact, LineRead | JournalRead):
+                    apply(replayed, fact)
+            read_record(replayed, record, now)
+        live = state_of(facts)
+        judged, wanted = verdict(replayed, now), verdict(live, now)
+        assert (judged.phase, judged.conditions) == (wanted.phase, wanted.conditions)
+        assert replayed.restarts == live.restarts
+        assert progress_of(replayed, judged.phase, now) == progress_of(live, wanted.phase, now)
+
+    not_stored = (record_lost, unknown_events, continued_elsewhere)  # or by another computer
+    cases = [(make, row) for make, row in CASES if make not in not_stored]
+    assert failures_of(check, cases) == []
+
+
+def store(stream: Stream) -> None:
+    """Write what a supervisor writes: entries, plans and lines."""
+    record = RunRecord(RUN_ID)
+    record.folder.mkdir(parents=True)
+    (record.folder / RECORD).write_text("".join(map(encode_entry, stream.entries)))
+    for fact in stream.facts:
+        if isinstance(fact, JournalRead) and fact.plan:
+            (record.folder / plan_name(fact.plan.attempt)).write_text(to_json(fact.plan))
+        elif isinstance(fact, LineRead):
+            with record.open_log(fact.line.node, fact.container) as log:
+                log.add(fact.line)

@@ -6,13 +6,15 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.cli.status import status_data, status_messages
 from orchestrator.render.prometheus import exposition
 from orchestrator.render.runs import run_table, runs_table
-from orchestrator.state.condition import SEVERITIES
+from orchestrator.state.condition import SEVERITIES, Code
 from orchestrator.state.facts import Fact
 from orchestrator.state.fleet_figures import FleetFigures
 from orchestrator.state.phase import Phase
@@ -86,7 +88,11 @@ def of_status(state: RunState, now: float) -> Shown:
     title = rendered(run_table(state, judged, now)).splitlines()[0]
     assert title.startswith(f"run {RUN_ID}  {data['state']}"), title
     said = status_messages(judged, RUN_ID, now)
-    assert [line[:1] in "!" for line in said] == [one["severity"] in ("warning", "error") for one in data["conditions"]]
+    if judged.phase is Phase.FAILED:
+        assert said[0].startswith(f"! failed: {judged.reason}" if judged.reason else "! failed"), said
+    else:
+        shown = [one["severity"] in ("warning", "error") for one in data["conditions"]]
+        assert [line.startswith("!") for line in said] == shown, said
     assert (data["progress"]["step"], data["restarts"]) == (progress_of(state, judged.phase, now).step, state.restarts)
     return data["state"], data["severity"], frozenset(one["code"] for one in data["conditions"])
 
@@ -135,3 +141,10 @@ def test_the_monitor_has_words_for_the_verdict() -> None:
         assert view.health.severity in (expected.severity, "info"), make.__name__
 
     assert failures_of(check, CASES) == []
+
+
+@pytest.mark.source
+def test_every_phase_and_condition_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/watching.md").read_text("utf-8").partition("## Phase and conditions")[2]
+    missing = [word.value for word in (*Phase, *Code) if f"`{word.value}`" not in text]
+    assert missing == []

@@ -159,14 +159,16 @@ def history(*lines: RunLine) -> RunHistory:
 
 def test_a_report_has_its_curve_and_words() -> None:
     events = [replace(PROGRESS, step=step, loss=9.0 - step / 100) for step in (100, 200, 300)]
-    report = history(*(line(one, n) for n, one in enumerate(events))).report("r", journal=Journal(), forecast=None)
+    report = history(*(line(one, n) for n, one in enumerate(events))).report(
+        "r", journal=Journal(), forecast=None, now=0.0
+    )
     curve = report.curve("train", "loss")
     assert curve
     assert (curve.x, curve.y, curve.unit) == ((1300, 1400, 1500), (8, 7, 6), OUTPUT_UNIT)
     assert report.progress == "epoch 3/10 · step 300/400 · loss 6   (read from its output)"
     assert ("Progress", report.progress) in key_figures(report)
     own = history(line(PROGRESS), line(StepDone(step=5, loss=1.0), 1), line(PROGRESS, 2)).report(
-        "r", journal=Journal(), forecast=None
+        "r", journal=Journal(), forecast=None, now=0.0
     )
     assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from orchestrator.cli import overview
 from orchestrator.fleet.readiness.quick_look import record_file
 from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.report import report_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.run_events import RunLine
 from tests import lan
@@ -47,15 +50,23 @@ def recorded(run_id: str, outcome: str = "", *, age_s: float = 0.0, command: str
     """A run of three nodes that was launched so long ago, at step 3 of 9."""
     record = RunRecord(run_id)
     record.save_plan(replace(lan.plan(lan.NAMES[:3]), run_id=run_id, command=(command,)))
-    with record.open_log("alpha", "c1") as log:
-        text = '@orch {"event": "step", "rank": 0, "step": 1003, "loss": 2.0, "final_step": 9000, "t": 1.0}'
-        log.add(RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text=text))
+    write(record, lan.moment(1))
     if outcome:
         record.save_outcome(outcome, "a reason")
+    entries = [json.loads(entry) for entry in (record.folder / "record.jsonl").read_text().splitlines()]
+    aged = [json.dumps({**entry, "at": entry["at"] - age_s}) + "\n" for entry in entries]
+    (record.folder / "record.jsonl").write_text("".join(aged))
     at = record.touched_at() - age_s
     for file in record.folder.rglob("*"):
         os.utime(file, (at, at))
     return record
+
+
+def write(record: RunRecord, time: str) -> None:
+    """A line of rank 0 with this time."""
+    with record.open_log("alpha", "c1") as log:
+        text = '@orch {"event": "step", "rank": 0, "step": 1003, "loss": 2.0, "final_step": 9000, "t": 1.0}'
+        log.add(RunLine(time=time, node="alpha", node_rank=0, rank=0, text=text))
 
 
 def commands(ran: Ran) -> list[str]:
@@ -78,9 +89,11 @@ def test_runs_nodes_and_the_next_command(alone: Alone) -> None:
     assert commands(ran) == ["orch why 0101-0000-aaaa"]
     assert "nodes of inventory.yaml: alpha, beta, gamma\n" in ran.err
     recorded("0101-0000-dddd", age_s=4 * HOUR_S)
-    os.utime(RunRecord("0101-0000-dddd").folder / "record.jsonl")  # a line came just now
+    write(RunRecord("0101-0000-dddd"), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
     ran = alone()
     assert ran.out.splitlines()[1].split()[:2] == ["0101-0000-dddd", "running"]
+    assert report_of(RunRecord("0101-0000-dddd")).state == "running"
+    assert report_of(RunRecord("0101-0000-bbbb")).state == "unknown"
     assert commands(ran) == ["orch monitor", "orch logs 0101-0000-dddd -f"]
 
 

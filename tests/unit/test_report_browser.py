@@ -38,7 +38,8 @@ def report(run_id: str, *, steps: int, nodes: int) -> RunReport:
         for event in events:
             text = encode_event(event)
             history.add(RunLine(time=lan.moment(second), node=event.node, node_rank=0, rank=0, text=text))
-    return history.report(run_id, journal=Journal(end=EndEntry(state="succeeded") if steps else None), forecast=None)
+    journal = Journal(end=EndEntry(state="succeeded") if steps else None)
+    return history.report(run_id, journal=journal, forecast=None, now=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -85,10 +85,10 @@ def report_of(lines: list[RunLine], outcome: tuple[str, str] | None = ("succeede
         history.add(line)
     ordinary = tuple(line for line in lines if line.event is None)
     on_record = LinesOnRecord(evidence=tuple(lines), last=ordinary, number=len(lines))
-    return history.report("r1", journal=recorded(outcome), forecast=None, lines=on_record)
+    return history.report("r1", journal=recorded(outcome), forecast=None, now=0.0, lines=on_record)
 
 
-EMPTY = RunHistory().report("empty-1", journal=Journal(), forecast=None)
+EMPTY = RunHistory().report("empty-1", journal=Journal(), forecast=None, now=0.0)
 
 
 def keep(run_id: str, lines: list[RunLine]) -> RunRecord:
@@ -143,7 +143,7 @@ def test_it_is_json() -> None:
 
 def test_secrets_of_the_launch_are_hidden() -> None:
     plan = lan.plan(environment={"HF_TOKEN": "hf_abcdefgh", "MODE": "fast"})
-    made = RunHistory(plan).report("r1", journal=Journal(), forecast=None)
+    made = RunHistory(plan).report("r1", journal=Journal(), forecast=None, now=0.0)
     assert "hf_abcdefgh" not in json.dumps(asdict(made))
     assert "fast" in next(one.value for one in made.options if one.name == "env")
 

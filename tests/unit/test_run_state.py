@@ -20,7 +20,20 @@ from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
-from tests.run_streams import CASES, NAMES, RUN_ID, T0, USAGE, Expected, Stream, begun, iso, plain_script, trained
+from tests.run_streams import (
+    CASES,
+    NAMES,
+    RUN_ID,
+    T0,
+    USAGE,
+    Expected,
+    Stream,
+    begun,
+    iso,
+    plain_script,
+    progress_bar,
+    trained,
+)
 from tests.unit.test_one_verdict import state_of
 
 Make = Callable[[], Stream]
@@ -145,6 +158,11 @@ def test_a_script_that_reports_no_steps_has_optimizer_steps() -> None:
     assert (shown.step, shown.optimizer_steps, shown.steps_per_s) == (None, 1204, 3.1)
     assert progress_of(state, Phase.STOPPED, T0 + 31).steps_per_s is None
     assert progress_of(state_of(trained().facts), Phase.RUNNING, T0 + 31).optimizer_steps is None
+
+
+def test_the_newest_state_of_a_progress_bar_is_the_last_line() -> None:
+    state = state_of(progress_bar().facts)
+    assert progress_of(state, phase_of(state), T0 + 61).last_line == "rank 0: epoch 1: 59%|###"
 
 
 def test_a_container_that_was_started_again_counts_generations_from_one() -> None:

@@ -10,8 +10,9 @@ import pytest
 from contract.event_lines import decode_event
 from contract.events import StepDone
 from contract.log_lines import split_rank
-from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.state.condition import Code, Condition, Scalar
+from orchestrator.watch.words import words
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
@@ -30,17 +31,17 @@ def line(number: int, **values: object) -> str:
 
 def test_more_than_half_as_long_again_is_flagged() -> None:
     (slow,) = slow_ranks(step(TWICE), THREE)
-    assert (slow.node, slow.what) == ("gamma", "gamma takes 2.1 x the others' time for its part of a step")
-    assert "orch doctor --nodes gamma" in slow.todo("long-1a2b")
-    assert "orch restart long-1a2b --nodes" in slow.todo("long-1a2b")
+    assert (slow.node, slow.label, round(slow.ratio, 1)) == ("gamma", "gamma", 2.1)
     assert slow_ranks(step({**TWICE, "gamma": 0.15}), THREE) == ()
 
 
 def test_advice_on_a_cluster_names_no_nodes_of_an_inventory() -> None:
-    (slow,) = slow_ranks(step(TWICE), THREE)
-    advice = slow.todo("long-1a2b", ClusterJob(cluster="uni", nodes=3))
-    assert "what slows it: orch doctor --on uni --nodes 3; without it: add `exclude: gamma` to `options:`" in advice
-    assert advice.endswith("then: orch restart long-1a2b")
+    values: dict[str, Scalar] = {"ratio": 2.1, "label": "gamma", "cluster": "uni", "nnodes": 3}
+    condition = Condition(code=Code.SLOW_COMPUTE, severity="warning", node="gamma", values=values)
+    advice = words(condition, "long-1a2b")
+    assert "without it: add `exclude: gamma` to `options:`" in advice.text
+    assert advice.text.endswith("then: orch restart long-1a2b")
+    assert advice.command == "orch doctor --on uni --nodes 3"
 
 
 def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> None:
@@ -49,8 +50,9 @@ def test_where_parts_follow_speed_that_is_given_time_and_not_advised_again() -> 
 
     assert slow_ranks(after(0), THREE) == slow_ranks(after(1), THREE) == ()
     (slow,) = slow_ranks(after(2), THREE)
-    assert "--shares auto gives it" not in slow.todo("long-1a2b")
-    assert "its part is as small as --shares auto makes it; what slows it: orch doctor --nodes gamma" in slow.todo("x")
+    assert slow.balanced
+    condition = Condition(code=Code.SLOW_COMPUTE, severity="warning", node="gamma", values={"balanced": True})
+    assert words(condition, "x").text.endswith("its part is as small as --shares auto makes it")
 
 
 def test_of_two_the_slow_one_is_measured_by_the_other() -> None:

@@ -34,7 +34,9 @@ from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.run import Run
+from orchestrator.specs.run_events import RunEvent
 from orchestrator.specs.secret import concealed
+from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
 from orchestrator.store.run_names import matching
@@ -169,11 +171,18 @@ def spawning_by(other: Spawn) -> Iterator[None]:
 def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, finish: bool = False) -> Iterator[Attended]:
     """Yield an active run to follow, without a screen. `finish`: complete an interrupted launch first."""
     from orchestrator.render.recovery import recovery_line
+    from orchestrator.watch.follow_lines import FollowLines
+
+    conditions = FollowLines()
 
     def hear(update: Update) -> None:
-        if not mode.as_json and (line := recovery_line(update)):
-            write_line(line)
-            sys.stdout.flush()
+        lines = [recovery_line(update)]
+        if isinstance(update, RunEvent):
+            lines += conditions.after(update, followed.state, seen_now())
+        for line in lines if not mode.as_json else ():
+            if line:
+                write_line(line)
+                sys.stdout.flush()
 
     _must_be_of_machines(wanted)
     machines = with_engine(inventory, mode.engine)

@@ -17,7 +17,6 @@ from contract.cost_model.forecast import Forecast
 from contract.events import LineRedrawn
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
@@ -42,10 +41,12 @@ from orchestrator.render.why import headline, logs_command
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
+from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.watch.follow_lines import FollowLines
 
 REMIND_EVERY_S = 10.0
 BARS, BAR_S = 8, 10.0
@@ -71,9 +72,8 @@ class Screen:
 
     def _show_plan(self, plan: Plan) -> None:
         self._plan, self._phases = plan, phases.Phases(plan=plan)
-        self._slow = set[str]()
-        """Ranks that were reported as slow."""
         self._consequences, self._same = Consequences(peers(plan)), SameLines()
+        self._conditions = FollowLines()
         self._names = [part.node for part in plan.nodes]
         self._forecast: Forecast | None = None
         """The one that was printed."""
@@ -145,6 +145,8 @@ class Screen:
         self._print_update(run_event)
         if not isinstance(run_event, RunEvent):
             return
+        for text in self._conditions.after(run_event, state, seen_now()):
+            self._err.print(text, markup=False, highlight=False, soft_wrap=True)
         if isinstance(run_event, RunLine) and (run_event.event or self._is_first_of_rank(run_event)):
             self._note_bar(run_event)
             self._note_state(state)
@@ -180,7 +182,7 @@ class Screen:
                 self._draw()
 
     def _note_state(self, state: RunState) -> None:
-        """Show what is new in the state of the run: phases, nodes that are left out, forecast, slow ranks, progress."""
+        """Show what is new in the state of the run: phases, nodes that are left out, forecast, progress."""
         for node in self._phases.leave_out(state):
             if not self._live:
                 self._err.print(self._phases.line(node))
@@ -190,11 +192,6 @@ class Screen:
         if self._forecasts and forecast and forecast != self._forecast:
             self._forecast = forecast
             self._err.print(forecast_view(forecast))
-        newest = state.leader.part.progress if state.leader else None
-        for slow in slow_ranks(newest, [part.node for part in self._plan.nodes]) if not self._quiet else ():
-            if slow.label not in self._slow:
-                self._slow.add(slow.label)
-                say(f"! {slow.what}\n  → {slow.todo(self._plan.run_id, ClusterJob.of(self._plan))}")
         progress = replace(progress_of(state, phase_of(state), state.as_of), age_s=0.0)  # as it was when it came
         printed = words_of_script(progress, running=True)
         if printed != self._printed:

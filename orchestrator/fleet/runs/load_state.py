@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 
 from contract.events import (
@@ -35,6 +34,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 
@@ -61,9 +61,14 @@ def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[st
     state = _begin(record, seen)
     if unreachable is not None:
         apply(state, RunNotSeen(seen=seen, unreachable=tuple(unreachable)))
+    read_record(state, record, seen)
+    return state
+
+
+def read_record(state: RunState, record: RunRecord, seen: float) -> None:
+    """Take the recorded lines of the current attempt into account."""
     names = [one.name for one in state.members] or list(record.names)
     _read(state, _recorded(record), [_recorded_tail(record, name) for name in names], seen)
-    return state
 
 
 def recorded_progress(record: RunRecord, seen: float) -> RunState:
@@ -74,6 +79,14 @@ def recorded_progress(record: RunRecord, seen: float) -> RunState:
         for line in reversed(newest):
             apply(state, LineRead(seen=seen, line=line))
     return state
+
+
+def recorded_phase(record: RunRecord, seen: float) -> Phase:
+    """The phase of a run of which no node shows a container, by the entries of its record alone."""
+    state = RunState(run_id=record.run_id)
+    apply(state, JournalRead(seen=seen, journal=record.journal))
+    apply(state, RunNotSeen(seen=seen))
+    return phase_of(state)
 
 
 def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
@@ -130,18 +143,24 @@ def _read(state: RunState, recorded: Iterable[RunLine], tails: Iterable[list[Run
 
 def _recorded(record: RunRecord) -> Iterator[RunLine]:
     """Recorded events of the current attempt."""
-    current = record.journal.current
-    since = ""
-    if current and current.claim.why != "takeover" and current.claim.base is not None:  # lines of others came before
-        since = datetime.fromtimestamp(current.claim.at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    containers = _containers(record)
     for kinds in (_RARE, *((kind,) for kind in _FREQUENT)):
-        found = record.events(*kinds, since=since, newest_first=True)
+        found = record.events(*kinds, containers=containers, newest_first=True)
         yield from islice(found, MOST_EVENTS if kinds is _RARE else LOOK_BACK)
 
 
+def _containers(record: RunRecord) -> Mapping[str, str] | None:
+    """Containers of the current attempt, by node; None: not known, and all lines are taken to be of it."""
+    current = record.journal.current
+    return (current.started.containers if current and current.started else None) or None
+
+
 def _recorded_tail(record: RunRecord, name: str) -> list[RunLine]:
-    """The newest recorded lines of a node, oldest first."""
-    return list(islice(record.newest(name), LOOK_BACK))[::-1]
+    """The newest recorded lines of a node in the current attempt, oldest first."""
+    containers = _containers(record)
+    if containers is not None and name not in containers:
+        return []
+    return list(islice(record.newest(name, (containers or {}).get(name, "")), LOOK_BACK))[::-1]
 
 
 def _newest_lines(container: RunningContainer, record: RunRecord) -> list[RunLine]:

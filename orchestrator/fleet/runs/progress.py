@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import time
 from contextlib import suppress
 
 from contract.events import CheckpointWritten
+from orchestrator.fleet.runs.load_state import recorded_phase
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.specs.past_run import HistoryEntry
 
@@ -31,7 +33,7 @@ def recorded_history() -> list[HistoryEntry]:
 
 def _entry(record: RunRecord) -> HistoryEntry:
     """The run in the list."""
-    state, reason = record.outcome() or UNKNOWN_END
+    state, reason = record.outcome() or (recorded_phase(record, time.time()).value, UNKNOWN_END[1])
     if plan := record.plan_values():
         with suppress(KeyError, TypeError):
             return HistoryEntry(

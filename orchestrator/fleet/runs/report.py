@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 
 from contract.event_lines import kind_in
@@ -63,6 +64,7 @@ class GrowingReport:
             record.run_id,
             journal=record.journal,
             forecast=record.forecast(),
+            now=time.time(),
             lines=lines or LinesOnRecord(evidence=tuple(event_lines(record))),
             notes=(f"plan: {record.unreadable}",) if record.unreadable else (),
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.load_state import recorded_state
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
@@ -48,8 +49,7 @@ class FollowedRun:
 
     def note_running(self, node: str, container: str) -> None:
         """Note that this container of the run runs, maybe again."""
-        facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
-        apply(self.state, ContainerSeen(seen=self.now(), node=node, facts=facts))
+        apply(self.state, _running(node, container, self.now()))
 
     @property
     def step(self) -> int | None:
@@ -59,3 +59,17 @@ class FollowedRun:
     def _read_record(self) -> None:
         journal, forecast = self.record.journal, self.record.forecast()
         apply(self.state, JournalRead(seen=self.now(), journal=journal, plan=self._plan, forecast=forecast))
+
+
+def observed(record: RunRecord, containers: Sequence[RunningContainer]) -> RunState:
+    """The state of a run that another process follows, too, by its record."""
+    now = seen_now()
+    state = recorded_state(record, now)
+    for one in containers:
+        apply(state, _running(one.node.name, one.id, now))
+    return state
+
+
+def _running(node: str, container: str, seen: float) -> ContainerSeen:
+    facts = ContainerFacts(id=container, name="", image="", labels={}, status="running")
+    return ContainerSeen(seen=seen, node=node, facts=facts)

@@ -75,12 +75,13 @@ def _phase(state: RunState) -> Phase:
     return Phase.STOPPED if phase is Phase.STOPPING else end_of(state, [one for one in state.members if has_ended(one)])
 
 
-def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure | None:
+def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
     failed = [one for name in ended if (one := _ended_badly(state, plan, name))]
     agreed = generation_failure(state.finished)
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
-    return root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
+    found = root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
+    return found or Failure(node=plan.master, rank=0, exit_code=None, reason="its agents give no reason", lines=())
 
 
 def _ended_badly(state: RunState, plan: Plan, name: str) -> EndedBadly | None:

@@ -1,0 +1,49 @@
+"""Lines about conditions of a run that is followed: one when it begins or becomes more severe, and one at its end."""
+
+from __future__ import annotations
+
+from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.state.condition import SEVERITIES, Code, Condition
+from orchestrator.state.run_state import RunState
+from orchestrator.state.verdict import verdict
+from orchestrator.watch.words import SHOWN_OTHERWISE, condition_lines, over_words
+
+EVERY_S = 1.0
+ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)
+"""Conditions of a node that come and go: one line for each node and run."""
+
+Key = tuple[str, str, int | None, object]
+
+
+class FollowLines:
+    """Remembers which conditions were shown."""
+
+    def __init__(self) -> None:
+        self._shown: dict[Key, Condition] = {}
+        self._looked = 0.0
+        self._once: set[Key] = set()
+
+    def after(self, run_event: RunEvent, state: RunState, now: float) -> list[str]:
+        """Lines after an event of the follower; after events of ranks, at most once in a second."""
+        if isinstance(run_event, RunLine):
+            soon = run_event.rank is not None and now - self._looked < EVERY_S
+            if run_event.event is None or soon:
+                return []
+        self._looked, lines = now, list[str]()
+        judged = verdict(state, now)
+        conditions = {_key(one): one for one in judged.conditions if one.code not in SHOWN_OTHERWISE}
+        for key, one in conditions.items():
+            known = self._shown.get(key)
+            if key in self._once:
+                continue
+            if known is None or SEVERITIES.index(one.severity) > SEVERITIES.index(known.severity):
+                lines += condition_lines(one, state.run_id)
+        self._once |= {key for key, one in conditions.items() if one.code in ONCE}
+        gone = [one for key, one in self._shown.items() if key not in conditions]
+        over = dict.fromkeys(over_words(one) for one in gone if judged.phase.is_active)
+        self._shown = conditions
+        return [*lines, *(f"· {text}" for text in over if text)]
+
+
+def _key(one: Condition) -> Key:
+    return one.code, one.node, one.rank, one.values.get("restarts")
