@@ -366,6 +366,13 @@ def record_lost() -> Stream:
     return s
 
 
+def record_lost_after_the_end() -> Stream:
+    """Nothing is left to supervise."""
+    s = record_lost()
+    s.end(20, 0)
+    return s
+
+
 def checkpoint_9999() -> Stream:
     """A node that does not lead claims a checkpoint of its own."""
     s = trained()
@@ -549,6 +556,7 @@ CASES = (
         Expected(at=16, phase="stopping", severity="info", codes=("restarted",), step=110, restarts=1),
     ),
     (record_lost, Expected(at=15, phase="running", severity="info", codes=("no_record",), step=110)),
+    (record_lost_after_the_end, Expected(at=21, phase="succeeded", step=110)),
     (checkpoint_9999, Expected(at=15, phase="running", severity="info", codes=("unreported_checkpoint",), step=110)),
     (returning_node, Expected(at=32, phase="running", step=40)),
     (continued_elsewhere, Expected(at=33, phase="running", severity="warning", codes=("superseded",), step=50)),

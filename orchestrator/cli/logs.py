@@ -117,6 +117,8 @@ def logs(
         for line, matched in chain(first, lines):
             printer.print(line, context=not matched)
         printer.rest()
+        if not first and source.running and not picked:
+            say(f"note: the ranks have printed nothing yet\n  → orch status {source.run_id}")
         return _follow(source, wanted, printer) if follow and source.running else EXIT_OK
 
 

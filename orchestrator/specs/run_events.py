@@ -81,6 +81,7 @@ class LinesNotKept:
     """From now on, lines are not stored completely on this computer."""
 
     reason: str
+    """Why; empty: they are stored again."""
 
 
 @dataclass(frozen=True, kw_only=True)

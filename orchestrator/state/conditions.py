@@ -166,7 +166,7 @@ def _record(state: RunState, phase: Phase) -> Iterator[Condition]:
         recorded = state.journal.current.number if state.journal.current else None
         values = {"attempt": state.attempt, "recorded": recorded, "user": state.run.user if state.run else ""}
         yield Condition(code=Code.SUPERSEDED, severity="warning", values=values)
-    if not state.has_record:
+    if not state.has_record and phase.is_active:
         yield Condition(code=Code.NO_RECORD, severity="info")
     if state.lines_not_stored and phase.is_active:
         values = {"reason": state.lines_not_stored}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.specs.run_events import RunEvent, RunLine
-from orchestrator.state.condition import SEVERITIES, Code, Condition
+from orchestrator.state.condition import SEVERITIES, Condition
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
-from orchestrator.watch.words import SHOWN_OTHERWISE, condition_lines, over_words
+from orchestrator.watch.words import SHOWN_ONCE, SHOWN_OTHERWISE, condition_lines, over_words
 
 EVERY_S = 1.0
-ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)
-"""Conditions of a node that come and go: one line for each node and run."""
+
 
 Key = tuple[str, str, int | None, object]
 
@@ -38,7 +37,7 @@ class FollowLines:
                 continue
             if known is None or SEVERITIES.index(one.severity) > SEVERITIES.index(known.severity):
                 lines += condition_lines(one, state.run_id)
-        self._once |= {key for key, one in conditions.items() if one.code in ONCE}
+        self._once |= {key for key, one in conditions.items() if one.code in SHOWN_ONCE}
         gone = [one for key, one in self._shown.items() if key not in conditions]
         over = dict.fromkeys(over_words(one) for one in gone if judged.phase.is_active)
         self._shown = conditions

@@ -207,8 +207,10 @@ def _superseded(condition: Condition, run_id: str) -> tuple[str, str]:
 
 
 def _not_stored(condition: Condition, run_id: str) -> tuple[str, str]:
-    reason = _text(condition, "reason") or "the disk is full or cannot be written"
-    return f"lines are not stored on this computer: {reason}; the run continues", f"orch logs -f {run_id}"
+    reason = (
+        _text(condition, "reason") or "lines are not stored on this computer: its disk is full or cannot be written"
+    )
+    return f"{reason}; the run continues", f"orch logs -f {run_id}"
 
 
 def _no_record(_condition: Condition, run_id: str) -> tuple[str, str]:
@@ -245,12 +247,17 @@ _LASTING = (Code.NODE_SILENT, Code.NODE_ABSENT, Code.PEER_SILENT)
 
 _AGAIN = "the ranks make progress again"
 _OVER = {
+    Code.LINES_NOT_STORED: "lines are stored on this computer again",
     **dict.fromkeys((Code.RANK_STUCK, Code.RUN_BLOCKED, Code.WAITING_FOR_RANK, Code.QUIET), _AGAIN),
     Code.NODE_SILENT: "{node} answers again",
     Code.PEER_SILENT: "{node} sends again",
 }
 SHOWN_OTHERWISE = (Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Code.SUPERSEDED, Code.FOREIGN_CONTAINER)
 """Conditions that a command which follows a run reports itself, at the begin or at the end."""
+
+
+SHOWN_ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)
+"""Conditions of a node that come and go: such a command has one line about each."""
 
 
 def over_words(condition: Condition) -> str:

@@ -438,7 +438,9 @@ def test_an_attempt_that_one_node_alone_shows_does_not_take_a_run_over(orch: Orc
     made = attack(here, run_id, tmp_path, attempt=7)
     ran = play(made, ("watch", "{run}"), orch, terminal=None)
     assert ran.code == 0, ran.err
-    assert f"! a container that is no part of run {run_id}, attempt 0, is left out on beta (attempt 7)\n" in ran.err
+    assert (
+        "! run " + run_id + ": beta has a container (attempt 7) that is no part of the run: it is left out\n" in ran.err
+    )
     assert {spec.labels[LABEL_ATTEMPT] for node in here.nodes.values() for spec, _ in node.engine.made.values()} == {
         "0",
         "7",

@@ -37,6 +37,14 @@ def test_a_run_from_launch_to_clean(orch: Orch) -> None:
     assert json_data(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
 
 
+def test_logs_of_a_run_whose_ranks_have_printed_nothing(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run_id = detached(orch, here)
+    ran = orch("logs", on=here)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == f"note: the ranks have printed nothing yet\n  → orch status {run_id}\n"
+
+
 def test_a_resumed_run_is_the_next_attempt_of_the_same(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE)
     ran = orch("launch", "--json", "--nodes", "alpha,beta", "--", "gpt2", "--epochs", "7", on=here)

@@ -296,6 +296,27 @@ def test_beside_a_recorder_that_is_stopped_the_lines_are_shown_and_not_stored(
     recording.release()
 
 
+def test_lines_that_a_stopped_recorder_left_out_are_stored_when_it_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.fleet.supervise.watch_store.BEAT_S", 0.0)
+    monkeypatch.setattr(recorder, "SILENT_S", 0.0)
+    _, container, engine, record = begun()
+    recording = record.recorder()
+    assert recording.take()
+    watching = follow([container], record, tick_s=0.01)
+    engine.write(container.id, lan.moment(1), "[rank0]: line 1")
+    assert texts(watching, 1) == ["line 1"]
+    assert list(record.lines()) == []
+    recording.release()
+    noted = next(one for one in watching if isinstance(one, LinesNotKept))
+    assert noted.reason == ""
+    engine.write(container.id, lan.moment(2), "[rank0]: line 2")
+    assert texts(watching, 1) == ["line 2"]
+    engine.finish(container.id, 0)
+    assert [type(one) for one in watching if not isinstance(one, Tick)] == [ContainerExited]
+    assert [one.text for one in record.lines()] == ["line 1", "line 2"]
+    assert record.recorder().take()
+
+
 def test_lines_that_did_not_fit_on_the_disk_are_stored_as_soon_as_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "RETRY_S", 0.0)
     writing, is_full = os.write, True
@@ -308,16 +329,16 @@ def test_lines_that_did_not_fit_on_the_disk_are_stored_as_soon_as_they_do(monkey
     monkeypatch.setattr(os, "write", full)
     _, container, engine, record = begun()
     following = follow([container], record, tick_s=0.01)
-    problems = 0
+    problems = list[bool]()
     for second in range(1, 40):
         engine.write(container.id, lan.moment(second), f"[rank0]: line {second}")
         is_full = second < 20
         for one in following:
             record.settle()
-            problems += isinstance(one, LinesNotKept)
+            problems += [bool(one.reason)] if isinstance(one, LinesNotKept) else []
             if isinstance(one, RunLine):
                 break
     engine.finish(container.id, 0)
     assert any(isinstance(one, ContainerExited) for one in following)
-    assert problems == 1
+    assert problems == [True, False]
     assert [one.text for one in record.lines()] == [f"line {second}" for second in range(1, 40)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
@@ -74,30 +74,31 @@ def follow_attempt(
     followed.begin(plan, containers)
     record.veil = veil_of(plan)  # the plan on record lacks secret values
     patient = options.policy.node_timeout_s > 0
-    follower = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
-    driver = AttemptDriver(containers, plan, followed, follower)
-    for container in containers:
-        follower.add(container)
-    for one in options.away:
-        follower.look_out(one.node, one.ready, after_s=one.after_s)
-    done, looked_at = Supervising(), float("-inf")
-    for run_event in follower.run_events():
-        followed.take(run_event)
-        on(run_event)
-        driver.note(run_event)
-        now = followed.now() if isinstance(run_event, Tick) else followed.state.as_of  # when the event was read
-        if not matters(run_event) and now - looked_at < LOOK_EVERY_S:
-            continue  # a rank may write thousands of lines a second, and a run have a thousand nodes
-        looked_at, todo = now, [run_event]
-        while todo:
-            done, decisions = decide(followed.state, done, options.policy, todo.pop(0), now)
-            for decision in decisions:
-                on(decision)
-                if isinstance(decision, LAST):
-                    follower.close()
-                    return driver.leave(decision)
-                todo += driver.execute(decision)
-    return driver.leave(End())
+    made = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
+    with closing(made) as follower:  # Ctrl-C may come before its first event
+        driver = AttemptDriver(containers, plan, followed, follower)
+        for container in containers:
+            follower.add(container)
+        for one in options.away:
+            follower.look_out(one.node, one.ready, after_s=one.after_s)
+        done, looked_at = Supervising(), float("-inf")
+        for run_event in follower.run_events():
+            followed.take(run_event)
+            on(run_event)
+            driver.note(run_event)
+            now = followed.now() if isinstance(run_event, Tick) else followed.state.as_of  # when the event was read
+            if not matters(run_event) and now - looked_at < LOOK_EVERY_S:
+                continue  # a rank may write thousands of lines a second, and a run have a thousand nodes
+            looked_at, todo = now, [run_event]
+            while todo:
+                done, decisions = decide(followed.state, done, options.policy, todo.pop(0), now)
+                for decision in decisions:
+                    on(decision)
+                    if isinstance(decision, LAST):
+                        follower.close()
+                        return driver.leave(decision)
+                    todo += driver.execute(decision)
+        return driver.leave(End())
 
 
 class AttemptDriver:

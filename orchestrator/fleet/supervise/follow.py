@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.log_reader import LogReader, Pause
-from orchestrator.fleet.supervise.watch_store import StoreWatch
+from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError
@@ -26,6 +26,7 @@ from orchestrator.specs.run_events import (
     NodeBack,
     NodeLost,
     RunEvent,
+    RunLine,
     Tick,
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
@@ -52,24 +53,37 @@ def follow(
 
     `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
-    since = {one.node.name: record.last_time(one.node.name, one.id) for one in containers}
     with record.recorder() as lock:
-        stores = True
+        shown, left = dict[str, str](), tuple(containers)
         if not lock.take():
-            watch = StoreWatch(containers, record, lock)
+            watch = StoreWatch(left, record, lock)
             yield from watch.run_events()
-            since, stores, containers = watch.since, not watch.is_silent, list(watch.left.values())
-        following = Follower(
-            record,
-            tick_s=tick_s,
-            patient=patient,
-            pause=pause,
-            from_record=True,
-            recording=Recording(lock=lock, stores=stores),
-        )
-        for container in containers:
-            following.add(container, since=since[container.node.name])
-        yield from _until_all_ended(following, frozenset(one.node.name for one in containers))
+            shown, left = watch.since, tuple(watch.left.values())
+            if watch.is_silent:
+                unstored = Unstored(lock, left, shown)
+                settings = Recording(lock=lock, stores=False)
+                following = Follower(
+                    record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings
+                )
+                yield from unstored.run_events(_read(following, left, shown))
+                left = tuple(unstored.left.values())
+            if not lock.is_held:
+                return
+        settings = Recording(lock=lock)
+        following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
+        stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
+        for run_event in _read(following, left, stored):
+            if not isinstance(run_event, RunLine) or run_event.time > shown.get(run_event.node, ""):
+                yield run_event
+
+
+def _read(
+    following: Follower, containers: Sequence[RunningContainer], since: Mapping[str, str]
+) -> Generator[RunEvent, None, None]:
+    """Events of these containers, with their lines after these times."""
+    for one in containers:
+        following.add(one, since=since[one.node.name])
+    yield from _until_all_ended(following, frozenset(one.node.name for one in containers))
 
 
 def _until_all_ended(following: Follower, nodes: frozenset[str]) -> Iterator[RunEvent]:
@@ -115,7 +129,7 @@ class Follower:
         self._recording = recording or Recording(lock=record.recorder())
         self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
-        self._closed = Event()
+        self._closed, self._turn = Event(), Lock()
         self._pause = pause or self._closed.wait
         self._open_ends = 0
         self._is_recording = False
@@ -149,7 +163,9 @@ class Follower:
                 except Empty:
                     yield Tick()
                     continue
-                if isinstance(run_event, LinesNotKept):
+                if isinstance(run_event, LinesNotKept) and not run_event.reason:
+                    unkept.clear()
+                elif isinstance(run_event, LinesNotKept):
                     if run_event.reason in unkept:
                         continue
                     unkept.add(run_event.reason)
@@ -165,7 +181,9 @@ class Follower:
         """End the following, and all waiting for nodes."""
         self._closed.set()
         self._record.settle()
-        self._recording.lock.release()
+        with self._turn:
+            if self._recording.stores:
+                self._recording.lock.release()
 
     def _beat(self) -> None:
         """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
@@ -174,8 +192,9 @@ class Follower:
             self._record.settle()
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
-                if self._recording.lock.take():
-                    self._recording.lock.beat()
+                with self._turn:  # a lock that is taken after the end would be held by no one
+                    if not self._closed.is_set() and self._recording.lock.take():
+                        self._recording.lock.beat()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from orchestrator.fleet.connect import cluster_nodes
@@ -119,9 +119,10 @@ def _follow_attempt(
     followed.begin(plan, containers)
     for container in containers:
         follower.add(container, since=followed.record.last_time(container.node.name, container.id))
-    for run_event in follower.run_events():
-        followed.take(run_event)
-        callbacks.update(run_event)
-        if isinstance(run_event, ContainerExited):
-            ended.append(run_event.node)
+    with closing(follower):
+        for run_event in follower.run_events():
+            followed.take(run_event)
+            callbacks.update(run_event)
+            if isinstance(run_event, ContainerExited):
+                ended.append(run_event.node)
     return outcome_of(followed.state, plan, End(), ended)

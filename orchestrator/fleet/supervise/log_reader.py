@@ -100,6 +100,8 @@ class LogReader:
             self._retry_at = time.monotonic() + RETRY_S if log.is_broken else self._retry_at
         if time.monotonic() >= self._retry_at:
             log = stack.enter_context(self._open(container, veil))
+            if not log.has_gap:
+                self._queue.put(LinesNotKept(reason=""))
         return log
 
     def _end(self, log: LineLog) -> None:

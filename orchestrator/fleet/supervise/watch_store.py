@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
@@ -63,10 +64,8 @@ class StoreWatch:
                 beat_at = now + BEAT_S
                 if not self._lock.take() and (silent := self._lock.silent_recorder()):
                     self.is_silent = True
-                    yield LinesNotKept(
-                        reason=f"{silent}, which records this run, gives no sign of life: its lines are read from the "
-                        "nodes, and not stored"
-                    )
+                    why = f"{silent}, which stores the lines, gives no sign of life: they are shown, and not stored"
+                    yield LinesNotKept(reason=why)
                     return
             if not lines:
                 self._pause(POLL_S)
@@ -112,3 +111,43 @@ class StoreWatch:
             yield from self._new_lines()
             self._pause(POLL_S)
         yield from self._new_lines()
+
+
+class Unstored:
+    """Events of these containers that are read from the nodes, while the recorder of their run is silent.
+
+    They end when all containers have ended, or when this process has become the recorder: the other one has gone.
+    """
+
+    def __init__(
+        self,
+        lock: RecorderLock,
+        containers: Sequence[RunningContainer],
+        shown: dict[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`shown`: time of the newest line of each node, which is kept up to date."""
+        self._lock, self._shown, self._clock = lock, shown, clock
+        self.left = {one.node.name: one for one in containers}
+        """Containers that have not ended."""
+
+    def run_events(self, read: Generator[RunEvent, None, None]) -> Iterator[RunEvent]:
+        look_at, is_silent = self._clock() + BEAT_S, True
+        with closing(read):
+            for run_event in read:
+                self._note(run_event)
+                yield run_event
+                if self._clock() < look_at:
+                    continue
+                look_at = self._clock() + BEAT_S
+                was_silent, is_silent = is_silent, not self._lock.take() and bool(self._lock.silent_recorder())
+                if was_silent and not is_silent:
+                    yield LinesNotKept(reason="")
+                if self._lock.is_held:
+                    return
+
+    def _note(self, run_event: RunEvent) -> None:
+        if isinstance(run_event, RunLine):
+            self._shown[run_event.node] = max(run_event.time, self._shown[run_event.node])
+        elif isinstance(run_event, ContainerExited | ContainerRemoved):
+            self.left.pop(run_event.node, None)
