@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
-from contract.event_values import bounded, finite, is_nan, read_fields, read_object, read_text
-from contract.events import PAYLOADS, Event, LineRedrawn, UnknownEvent
+from contract.event_values import (
+    MAX_DEPTH,
+    MAX_ITEMS,
+    bounded,
+    finite,
+    int_64,
+    is_nan,
+    read_fields,
+    read_object,
+    read_text,
+)
+from contract.events import PAYLOADS, Event, LineRedrawn, StepDone, UnknownEvent
 from contract.log_lines import EVENT_MARK
 
 MAX_EVENT_CHARS = 1024 * 1024
 """A forecast of fifty nodes has some ten thousand."""
+_DECODER = json.JSONDecoder(parse_constant=lambda _name: None, parse_int=int_64, parse_float=finite)
+_QUICK = json.JSONDecoder(parse_constant=lambda _name: None, parse_int=int_64)
+_STEP = f'{EVENT_MARK}{{"event": "{StepDone.kind}"'
 _FIRST_KIND = re.compile(r'\{"event": "(\w{1,40})"')
 
 
@@ -30,8 +44,7 @@ def decode_event(text: str, rank: int | None = None) -> Event | None:
     if not text.startswith(EVENT_MARK) or len(text) > MAX_EVENT_CHARS:
         return None
     try:
-        read = json.loads(text[len(EVENT_MARK) :], parse_constant=lambda _name: None, parse_float=finite)
-        values = bounded(read_object(read))
+        values = bounded(read_object(_DECODER.decode(text[len(EVENT_MARK) :])))
         kind = read_text(values.pop("event", None))
         cls = Event.kinds.get(kind, UnknownEvent)
         values.setdefault("rank", rank)
@@ -44,6 +57,22 @@ def decode_event(text: str, rank: int | None = None) -> Event | None:
     if cls is UnknownEvent:
         return UnknownEvent(**own, others=others, unknown_kind=kind)
     return cls(**own, others=others)
+
+
+def step_values(text: str) -> dict[str, Any] | None:
+    """The values of a line with a `StepDone` of the usual form, in half the time of `decode_event`: for a reader of
+    very many. An infinite figure is infinite here. None for a line of another form, which may be a step all the same.
+    """
+    if not text.startswith(_STEP) or len(text) > MAX_ITEMS or not text.isascii() or "\\" in text:
+        return None
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        return None
+    try:
+        values = read_object(_QUICK.decode(text[len(EVENT_MARK) :]))
+        read_fields(StepDone, values)
+    except ValueError:
+        return None
+    return values if values["event"] == StepDone.kind else None  # unless there is a second kind on the line
 
 
 def kind_in(text: str) -> str:

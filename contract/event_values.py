@@ -22,7 +22,7 @@ def _is(*kinds: type[Checked]) -> Callable[[Any], Any]:
     """A reader that returns a value of one of these types. ValueError: another type."""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        if type(value) not in kinds:  # JSON has no subclasses; a bool does not count as an integer
             raise ValueError(f"{value!r:.80} is of another type")
         return value
 
@@ -126,6 +126,12 @@ def is_nan(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+def int_64(digits: str) -> int:
+    if abs(number := int(digits)) > INT_LIMIT:
+        raise ValueError("an integer of more than 64 bits")
+    return number
+
+
 def finite(digits: str) -> float | None:
     number = float(digits)
     return number if math.isfinite(number) else None
@@ -133,24 +139,26 @@ def finite(digits: str) -> float | None:
 
 def bounded(value: Any, depth: int = 0) -> Any:
     """The same value, within the bounds of every value. ValueError: it is outside."""
-    if type(value) is float or value is None:  # most values of most lines
-        return value
-    if isinstance(value, str):  # a file name that is not UTF-8 is a lone surrogate, which no screen and no file takes
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, int) and abs(value) > INT_LIMIT:
-        raise ValueError("an integer of more than 64 bits")
+    if isinstance(value, str):
+        return _encodable(value)
     if isinstance(value, list | dict) and (len(value) > MAX_ITEMS or depth >= MAX_DEPTH):
         raise ValueError("more items, or more levels, than an event has")
     if isinstance(value, list):
         return [bounded(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {bounded(key): bounded(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, dict):  # most values of most lines are floats
+        return {_encodable(key): item if type(item) is float else bounded(item, depth + 1)
+                for key, item in value.items()}  # fmt: skip
     return value
+
+
+def _encodable(text: str) -> str:
+    """A file name that is not UTF-8 is a lone surrogate, which no screen and no file takes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def read_fields(cls: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of the fields that are there. ValueError: one is of another type, or out of bounds."""
-    return {name: read(values[name]) for name, read in _readers(cls).items() if values.get(name) is not None}
+    return {name: read(value) for name, read in _readers(cls).items() if (value := values.get(name)) is not None}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Read the lines of a run once, in order of time, into a report: in memory that does not grow with the run."""
+"""Read the events of a run once, in order of time, into a report: in memory that does not grow with the run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.measurement import Measurement
+from contract.event_lines import step_values
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -19,16 +20,10 @@ from contract.events import (
     ForecastMade,
     GenerationStarted,
     GroupJoined,
-    LineRedrawn,
-    LivenessReported,
     NodesMeasured,
-    NodesRecovered,
-    NodesStalled,
     OptionsChosen,
     OutputProgress,
-    OutputsMissing,
     ProgressEvent,
-    RankFailed,
     RankLeftOut,
     RankStarted,
     Rebalanced,
@@ -39,7 +34,6 @@ from contract.events import (
     TrainingDone,
     TrainingResumed,
     TrainingStopped,
-    WaitingForNodes,
 )
 from contract.log_lines import readable
 from orchestrator.checks.hang import timestamp
@@ -50,8 +44,9 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
-from orchestrator.state.newest_reports import newest_output, with_figures
-from orchestrator.state.postmortem import EVENTS, EVENTS_OF_A_NODE, KEPT_LINES, Evidence, write_postmortem
+from orchestrator.state.moments import BothEnds, moment_of
+from orchestrator.state.newest_reports import newest_output
+from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 
 MOST_CURVES = 400
@@ -59,32 +54,43 @@ MOST_CURVES = 400
 MOST_MOMENTS = 200
 """Moments of each kind; half of them from the beginning."""
 SAMPLES, SAMPLE_CHARS = 10, 4000
-LAST_LINES, LINE_CHARS = 60, 1000
+LINE_CHARS = 1000
 LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
 OUTPUT_UNIT = "from its output"
 """In the place of a unit, of a figure that was read from the output."""
 LAUNCH = "launch"
 """Origin of a setting of the launch, which is no option of the training."""
-_NO_FIGURES = {"epoch"}
-"""Figures of a step that a curve over steps would repeat."""
+_NUMBERS = (float, int)
+_NO_FIGURES = {"event", "epoch", *(one.name for one in dataclasses.fields(StepDone))} - {"loss", "per_s", "others"}
+"""Values of a step without a curve over steps."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinesOnRecord:
+    """The part of a report that other lines than events are read for. The defaults are those of a page, where nothing
+    but `evidence` is needed."""
+
+    evidence: tuple[RunLine, ...] = ()
+    """Lines that a post-mortem reads."""
+    last: tuple[RunLine, ...] = ()
+    """The last lines that are no events."""
+    first_time: str = ""
+    last_time: str = ""
+    number: int | None = None
 
 
 class RunHistory:
-    """Content of the lines of one run, in the order of `add`."""
+    """Content of the events of one run, in the order of `add`."""
 
-    def __init__(self, plan: Plan | None = None, *, figures_as_evidence: bool = True) -> None:
-        """`figures_as_evidence`: whether the last steps and resources of each node are kept for the post-mortem, which
-        takes some MiB."""
-        self._plan, self._figures_as_evidence = plan, figures_as_evidence
+    def __init__(self, plan: Plan | None = None) -> None:
+        self._plan = plan
         self._zero: float | None = timestamp(plan.started_at) if plan else None
         self._first_time = self._last_time = ""
-        self._number = self._curves_left_out = 0
+        self._curves_left_out = 0
         self._curves: dict[tuple[str, str, str, str], CurvePoints] = {}
-        self._moments: dict[str, _BothEnds] = {}
+        self._moments: dict[str, BothEnds] = {}
         self._phases = _Phases()
-        self._evidence = _EvidenceLines()
-        self._last_lines: deque[tuple[str, str, str]] = deque(maxlen=LAST_LINES)
         self._samples: deque[SampleText] = deque(maxlen=SAMPLES)
         self._ranks: dict[str, RankStarted] = {}
         self._gpus: dict[str, tuple[str, ...]] = {}
@@ -94,36 +100,39 @@ class RunHistory:
         self._joined: GroupJoined | None = None
         self._measured: Measurement | None = None
         self._forecast: Forecast | None = None
-        self._progress: ProgressEvent | None = None
+        self._step: int | None = None
+        self._final_step: int | None = None
         self._printed: OutputProgress | None = None
         self._unit = ""
 
     def add(self, line: RunLine) -> None:
-        self._number += 1
-        time = timestamp(line.time)
-        if time and (self._zero is None or time < self._zero):
-            self._zero, self._first_time = time, line.time
+        """Add a line with an event."""
         self._last_time = max(self._last_time, line.time)
-        if isinstance(line.event, LineRedrawn):  # ten a second: the lines before it are what explains an end
-            return
-        if self._figures_as_evidence or isinstance(line.event, EVENTS):
-            self._evidence.add(line)
-        if line.event is None:
-            self._last_lines.append((line.time, line.node, readable(line.text)[:LINE_CHARS]))
-            return
-        self._phases.add(line.event, time)
-        self._read(line, line.event, time)
-        if moment := _moment(line.event):
+        if (not self._first_time or line.time < self._first_time) and timestamp(line.time):
+            self._first_time = line.time
+        if self._phases.is_training and (values := step_values(line.text)):  # nearly all events of a long run
+            self._figures("train", values.get("step"), values.get("unit"), values)
+            self._note_step(values.get("step"), values.get("final_step"))
+        elif event := line.event:
+            self._add_event(line, event)
+
+    def _add_event(self, line: RunLine, event: Event) -> None:
+        time = timestamp(line.time)
+        self._phases.add(event, time)
+        self._read(line, event, time)
+        if moment := moment_of(event):
             kind, text = moment
-            ends = self._moments.setdefault(kind, _BothEnds(MOST_MOMENTS))
-            step = line.event.step if isinstance(line.event, ProgressEvent | TrainingResumed) else None
-            node = line.event.node or line.node
+            ends = self._moments.setdefault(kind, BothEnds(MOST_MOMENTS))
+            step = event.step if isinstance(event, ProgressEvent | TrainingResumed) else None
+            node = event.node or line.node
             ends.add(Moment(kind=kind, at_s=time, time=line.time, node=node, text=text[:LINE_CHARS], step=step))
 
     def _read(self, line: RunLine, event: Event, time: float) -> None:
         match event:
             case StepDone() | Evaluated():
-                self._figures(event)
+                group = "train" if isinstance(event, StepDone) else "validation"
+                figures = {"loss": event.loss, "per_s": event.per_s, **event.others}
+                self._figures(group, event.step, event.unit, figures)
             case OutputProgress():
                 self._output(event)
             case ResourcesSampled():
@@ -143,28 +152,32 @@ class RunHistory:
             case Rebalanced():
                 self._shares = event.shares or {}
             case SampleWritten():
-                step = self._progress.step if self._progress else None
-                self._samples.append(SampleText(step=step, text=(event.text or "")[:SAMPLE_CHARS]))
+                self._samples.append(SampleText(step=self._step, text=(event.text or "")[:SAMPLE_CHARS]))
             case _:
                 pass
         if isinstance(event, ProgressEvent) and event.step is not None:
-            self._progress = with_figures(event, self._progress) if self._progress else event
+            is_later = isinstance(event, CheckpointWritten)  # it is reported when it is written, maybe some steps later
+            self._note_step(max(event.step, self._step or 0) if is_later else event.step, event.final_step)
+
+    def _note_step(self, step: int | None, final_step: int | None) -> None:
+        if step is not None:
+            self._step, self._final_step = step, self._final_step if final_step is None else final_step
 
     def _output(self, event: OutputProgress) -> None:
         """Take progress from the output into account, while no event of the program itself reports any."""
         self._printed = newest_output(event, self._printed)
-        if self._progress is None and self._printed is event and (place := output_place(event)) is not None:
-            self._point("train", "loss", "", OUTPUT_UNIT, place, event.loss)
+        if self._step is None and self._printed is event and (place := output_place(event)) is not None:
+            self._point(("train", "loss", "", OUTPUT_UNIT), place, event.loss)
 
-    def _figures(self, event: StepDone | Evaluated) -> None:
-        group = "train" if isinstance(event, StepDone) else "validation"
+    def _figures(self, group: str, step: int | None, unit: str | None, figures: Mapping[str, Any]) -> None:
         self._curves.pop(("train", "loss", "", OUTPUT_UNIT), None)
-        self._unit = event.unit or self._unit
-        figures = {"loss": event.loss, "per_s": event.per_s, **event.others}
+        self._unit = unit or self._unit
+        if step is None:
+            return
+        speed_unit = f"{self._unit}/s"
         for name, value in figures.items():
-            if event.step is not None and name not in _NO_FIGURES:
-                unit = f"{self._unit}/s" if name == "per_s" else ""
-                self._point(group, name, "", unit, event.step, value)
+            if name not in _NO_FIGURES:
+                self._point((group, name, "", speed_unit if name == "per_s" else ""), step, value)
 
     def _resources(self, event: ResourcesSampled, node: str, time: float) -> None:
         usage, at = event.usage, time
@@ -186,28 +199,40 @@ class RunHistory:
             values[f"{name}temperature", "°C"] = gpu.temperature_c
             values[f"{name}power", "W"] = gpu.power_w
         for (name, unit), value in values.items():
-            self._point("resources", name, node, unit, at, value)
+            self._point(("resources", name, node, unit), at, value)
 
-    def _point(self, group: str, name: str, node: str, unit: str, x: float, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+    def _point(self, key: tuple[str, str, str, str], x: float, value: Any) -> None:
+        """`key`: group, name, node and unit of the curve."""
+        if type(value) not in _NUMBERS or not -LARGEST < value < LARGEST:
             return
-        key = (group, name, node, unit)
-        if key not in self._curves and len(self._curves) >= MOST_CURVES:
-            self._curves_left_out += 1
-            return
-        self._curves.setdefault(key, CurvePoints()).add(x, float(value))
+        if (points := self._curves.get(key)) is None:
+            if len(self._curves) >= MOST_CURVES:
+                self._curves_left_out += 1
+                return
+            points = self._curves[key] = CurvePoints()
+        points.add(x, float(value))
 
     def report(
-        self, run_id: str, *, journal: Journal, forecast: Forecast | None, now: float, notes: Iterable[str] = ()
+        self,
+        run_id: str,
+        *,
+        journal: Journal,
+        forecast: Forecast | None,
+        now: float,
+        lines: LinesOnRecord = LinesOnRecord(),
+        notes: Iterable[str] = (),
     ) -> RunReport:
         """The report. `journal`: the record of the run; `now`: seconds since 1970."""
-        plan, zero = self._plan, self._zero or 0.0
-        evidence = Evidence(run_id=run_id, plan=plan, lines=self._evidence.lines(), journal=journal, now=now)
+        plan = self._plan
+        times = (plan.started_at if plan else "", self._first_time, lines.first_time)
+        begun_at = min(filter(timestamp, times), key=timestamp, default="")
+        ended_at = max(self._last_time, lines.last_time)
+        zero, end = timestamp(begun_at), timestamp(ended_at)
+        evidence = Evidence(run_id=run_id, plan=plan, lines=lines.evidence, journal=journal, now=now)
         story, forecast = write_postmortem(evidence), forecast or self._forecast
         curves = tuple(self._made_curves(zero))
         speed = next((one for one in curves if (one.group, one.name) == ("train", "per_s")), None)
         moments = sorted((one for ends in self._moments.values() for one in ends), key=lambda one: one.at_s)
-        end = timestamp(self._last_time)
         return RunReport(
             run_id=run_id,
             project=plan.project if plan else "",
@@ -215,16 +240,16 @@ class RunHistory:
             command=shlex.join(plan.command) if plan else "",
             state=story.state,
             reason=journal.end.reason if journal.end else "",
-            begun_at=self._first_time or (plan.started_at if plan else ""),
-            ended_at=self._last_time,
+            begun_at=begun_at,
+            ended_at=ended_at,
             seconds=max(0.0, end - zero) if end else 0.0,
             attempt=plan.attempt if plan else 0,
             world_size=plan.world_size if plan else (self._joined.world_size or 0) if self._joined else 0,
             backend=(self._joined.backend if self._joined else "") or (plan.backend if plan else ""),
             sync=forecast.sync if forecast else "",
-            steps=self._progress.step if self._progress else None,
-            progress="" if self._progress else output_words(self._printed, running=False),
-            final_step=self._progress.final_step if self._progress else None,
+            steps=self._step,
+            progress=output_words(self._printed, running=False) if self._step is None else "",
+            final_step=self._final_step,
             versions=tuple(self._versions()),
             options=(*self._options, *_settings(plan)),
             machines=self._machines(forecast),
@@ -238,8 +263,8 @@ class RunHistory:
             moments_left_out=sum(ends.left_out for ends in self._moments.values()),
             postmortem=story,
             samples=tuple(self._samples),
-            last_lines=tuple(self._last_lines),
-            lines=self._number,
+            last_lines=tuple((one.time, one.node, readable(one.text)[:LINE_CHARS]) for one in lines.last),
+            lines=lines.number,
             notes=(*(plan.notes if plan else ()), *notes),
         )
 
@@ -292,57 +317,16 @@ class RunHistory:
         )
 
 
-class _BothEnds:
-    """The first and the last items of many."""
-
-    def __init__(self, most: int) -> None:
-        self._first: list[Moment] = []
-        self._half = most // 2
-        self._last: deque[Moment] = deque(maxlen=most - most // 2)
-        self._number = 0
-
-    def add(self, one: Moment) -> None:
-        self._number += 1
-        if len(self._first) < self._half:
-            self._first.append(one)
-        else:
-            self._last.append(one)
-
-    def __iter__(self) -> Iterator[Moment]:
-        yield from self._first
-        yield from self._last
-
-    @property
-    def left_out(self) -> int:
-        return self._number - len(self._first) - len(self._last)
-
-
-class _EvidenceLines:
-    """The lines that a post-mortem needs: the last of each node, and its events."""
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._last: dict[str, deque[tuple[int, RunLine]]] = {}
-        self._events: dict[str, deque[tuple[int, RunLine]]] = {}
-
-    def add(self, line: RunLine) -> None:
-        self._number += 1
-        self._last.setdefault(line.node, deque(maxlen=KEPT_LINES)).append((self._number, line))
-        if isinstance(line.event, EVENTS):
-            self._events.setdefault(line.node, deque(maxlen=EVENTS_OF_A_NODE)).append((self._number, line))
-
-    def lines(self) -> tuple[RunLine, ...]:
-        kept = {
-            number: line for by in (self._last, self._events) for of_node in by.values() for number, line in of_node
-        }
-        return tuple(kept[number] for number in sorted(kept))
-
-
 class _Phases:
     """The part of a run that each moment belongs to, by the events that begin and end it."""
 
     def __init__(self) -> None:
         self._begun: deque[tuple[float, str]] = deque(maxlen=2 * MOST_MOMENTS)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a further step changes nothing."""
+        return bool(self._begun) and self._begun[-1][1] == "train"
 
     def add(self, event: Event, time: float) -> None:
         now = self._begun[-1][1] if self._begun else "launch"
@@ -371,61 +355,6 @@ class _Phases:
             for (begin, name), until in zip(begun, ends, strict=True)
             if name and until > begin
         )
-
-
-def _moment(event: Event) -> tuple[str, str] | None:
-    """Kind and text of what a timeline shows; None for other events."""
-    match event:
-        case GenerationStarted():
-            return "phase", f"ranks started (generation {event.generation})"
-        case Restarting() | Finished() if event.outcome not in ("done", "stopped"):
-            what = "all ranks restart" if isinstance(event, Restarting) else "the attempt failed"
-            return "fault", f"{what}: {event.reason or event.outcome or 'unknown'}"
-        case Finished():
-            return "phase", f"ranks ended: {event.outcome}"
-        case RankFailed():
-            return "fault", f"rank {event.rank} failed: {event.reason}"
-        case LivenessReported():
-            return "fault" if event.fault else "note", event.message[2:]
-        case NodesStalled():
-            return "fault", _of_nodes(event)
-        case NodesRecovered() | WaitingForNodes():
-            return "note", _of_nodes(event)
-        case OutputsMissing() if not event.other_ranks:
-            return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
-        case TrainingResumed() if event.step:
-            return "phase", f"resumed from step {event.step:,}"
-        case CheckpointWritten():
-            took = f" in {event.seconds:.1f} s" if event.seconds else ""
-            return (
-                "checkpoint",
-                f"checkpoint of step {event.step or 0:,}{took}{'' if event.verified else ', not verified'}",
-            )
-        case Evaluated():
-            return "evaluation", f"evaluation at step {event.step or 0:,}: {_figures(event)}"
-        case Rebalanced():
-            shares = ", ".join(f"{node} {share:g}" for node, share in (event.shares or {}).items() if share is not None)
-            return "note", f"new shares: {shares}"
-        case RankLeftOut():
-            return "note", f"left out: {event.why or 'by the forecast'}"
-        case TrainingStopped():
-            return ("phase", "stopped on request") if not event.rank else None
-        case TrainingDone():
-            return ("phase", "training done") if not event.rank else None
-        case _:
-            return None
-
-
-def _of_nodes(event: NodesStalled | NodesRecovered | WaitingForNodes) -> str:
-    nodes = ", ".join(event.nodes or ())
-    if isinstance(event, NodesStalled):
-        return f"sent nothing for {event.seconds or 0:.0f} s: {nodes}"
-    return f"send again: {nodes}" if isinstance(event, NodesRecovered) else f"not ready: {nodes}"
-
-
-def _figures(event: Evaluated) -> str:
-    found = {"loss": event.loss, **event.others}
-    return ", ".join(f"{name} {value:.4g}" for name, value in found.items() if isinstance(value, int | float))
 
 
 def _settings(plan: Plan | None) -> Iterator[OptionUsed]:

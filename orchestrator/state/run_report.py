@@ -125,8 +125,8 @@ class RunReport:
     samples: tuple[SampleText, ...]
     last_lines: tuple[tuple[str, str, str], ...]
     """Time, node and text of the last lines that are no events."""
-    lines: int
-    """Lines on record."""
+    lines: int | None
+    """Lines on record; None: not counted."""
     notes: tuple[str, ...] = ()
 
     def curve(self, group: str, name: str) -> Curve | None:

@@ -196,8 +196,7 @@ class EventReader:
                     yield None
                 for row in database.execute(_AFTER, (cursor.number,)):
                     cursor.number = max(cursor.number, row[7])
-                    if (line := _line(row)).event is not None:
-                        yield line
+                    yield _line(row)
         except (sqlite3.Error, OSError):
             cursor.inode = 0
             yield None

@@ -84,6 +84,9 @@ class RunStore:
             elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):
                 yield from filter(None, (parse_line(raw) for _, raw in reversed(list(needles.lines(content)))))
 
+    def count_lines(self) -> int:
+        return sum(segment.content().count(b"\n") for segment in self._segments())
+
     def last_time(self, node: str, container: str = "") -> str:
         """Time of the last recorded line of this container; empty if there is none."""
         self.settle()

@@ -164,11 +164,25 @@ def test_a_record_that_is_removed_while_it_is_shown(client: TestClient) -> None:
 
 def test_the_answers_are_small_whatever_was_recorded() -> None:
     record = record_run("big-1", lan.NAMES, points=3000)
-    board = RunCurves()
-    view = until(lambda: board.run(record), lambda view: not view["reading"])
-    board.close()
+    (view,) = RunCurves().runs([record])
     assert len(page_json(view)) < 350_000
     assert max(len(one["x"]) for one in view["curves"]) <= 240
+
+
+def test_an_answer_begins_no_further_run_after_its_time() -> None:
+    records = [record_run(name, lan.NAMES[:2], points=20) for name in ("one-1", "two-1")]
+    seconds = count(step=0.7)
+    board = RunCurves(clock=lambda: next(seconds))
+    assert [view["reading"] for view in board.runs(records)] == [False, True]
+    assert [view["reading"] for view in board.runs(reversed(records))] == [False, False]
+
+
+def test_a_record_that_cannot_be_read_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, whole = (record_run(name, lan.NAMES[:2], points=20) for name in ("one-1", "two-1"))
+    monkeypatch.setattr(broken, "new_events", lambda _cursor: 1 / 0)
+    first, second = RunCurves().runs([broken, whole])
+    assert (first["state"], second["state"]) == ("unknown", "succeeded")
+    assert first["reason"].startswith("the record cannot be read: ")
 
 
 def test_a_row_of_the_run_that_is_watched_has_its_state() -> None:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from contract.event_lines import encode_event
-from contract.events import StepDone
+from contract.events import LineRedrawn, StepDone
+from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.evidence import recorded_evidence
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import GrowingReport, report_of
 from orchestrator.specs.run_events import RunLine
+from orchestrator.state.journal import Journal
+from orchestrator.state.run_history import RunHistory
 from orchestrator.store.events import EventCursor
 from tests import lan
 from tests.page_scene import TRACEBACK, record_run
@@ -84,11 +95,45 @@ def test_a_record_cut_in_half() -> None:
     assert 20 < len(steps(record, growing)) < 30
 
 
-def test_the_same_curves_as_those_of_the_whole_record() -> None:
-    record = record_run("r1", lan.NAMES[:2], points=700)
-    growing = GrowingReport(record)
-    growing.read()
-    assert growing.report().curves == report_of(record).curves
+def test_a_report_has_all_lines_and_the_last_ones_that_are_no_events() -> None:
+    record = record_run("r1", lan.NAMES[:2], points=100, outcome=("failed", "rank 1"), tail=TRACEBACK)
+    before = sum(1 for _ in record.lines())
+    with record.open_log("alpha", "c0") as log:
+        for n in range(3000):
+            bar = encode_event(LineRedrawn(bar="", text=f"{n}%"))
+            log.add(RunLine(time=lan.moment(n, 1), node="alpha", node_rank=0, rank=0, text=bar))
+    made, lines = report_of(record), list(record.lines())
+    assert made.lines == len(lines) == before + 3000
+    assert (made.begun_at, made.ended_at) == (lines[0].time, lines[-1].time)
+    assert [text for _, _, text in made.last_lines][-len(TRACEBACK) :] == list(TRACEBACK)
+    assert len(made.last_lines) == 10 + len(TRACEBACK)
+    assert made.state == "failed"
+    assert made.postmortem.failure
+
+
+VALUES = st.one_of(
+    st.integers(-1, 60), st.floats(), st.booleans(), st.none(), st.text(max_size=3), st.just(2**70),
+    st.just({"alpha": 1.0}), st.just([[1]]),
+)  # fmt: skip
+STEPS = st.dictionaries(
+    st.sampled_from(("loss", "per_s", "unit", "final_step", "rank", "node", "t", "compute_s", "event", "others", "lr")),
+    VALUES,
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20) | VALUES, STEPS), max_size=30))
+def test_the_same_report_as_of_decoded_steps(found: list[tuple[Any, dict[str, Any]]]) -> None:
+    lines = [(1, {"loss": 1.0}), *found]
+    texts = [EVENT_MARK + json.dumps({"event": "step", "step": step, **values}) for step, values in lines]
+    quick, decoded = RunHistory(), RunHistory()
+    for n, text in enumerate(texts):
+        quick.add(line := RunLine(time=lan.moment(n), node="alpha", node_rank=0, rank=0, text=text))
+        with patch("orchestrator.state.run_history.step_values", return_value=None):
+            decoded.add(line)
+    one, other = (each.report("r1", journal=Journal(), forecast=None, now=0.0) for each in (quick, decoded))
+    assert replace(one, curves=()) == replace(other, curves=())
+    by_name = [sorted(each.curves, key=lambda curve: (curve.name, curve.unit)) for each in (one, other)]
+    assert by_name[0] == by_name[1]
 
 
 def test_the_first_event_after_a_marker_is_the_oldest() -> None:

@@ -173,12 +173,6 @@ def test_a_report_has_its_curve_and_words() -> None:
     assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
 
 
-def test_states_of_bars_do_not_displace_the_last_lines() -> None:
-    states = [line(LineRedrawn(bar="", text=f"{n}%"), 1 + n / 1000) for n in range(3000)]
-    report = history(line("ValueError: no"), *states).report("r", journal=Journal(), forecast=None, now=0.0)
-    assert [text for _, _, text in report.last_lines] == ["ValueError: no"]
-
-
 # ── Lines ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

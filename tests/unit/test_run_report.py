@@ -20,7 +20,7 @@ from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import EndEntry
-from orchestrator.state.run_history import MOST_CURVES, MOST_MOMENTS, RunHistory
+from orchestrator.state.run_history import MOST_CURVES, MOST_MOMENTS, LinesOnRecord, RunHistory
 from orchestrator.state.run_report import RunReport
 from orchestrator.watch.report_file import report_html
 from orchestrator.watch.run_view import cause_view
@@ -83,7 +83,9 @@ def report_of(lines: list[RunLine], outcome: tuple[str, str] | None = ("succeede
     history = RunHistory(replace(lan.plan(), started_at=lan.moment(0)))
     for line in lines:
         history.add(line)
-    return history.report("r1", journal=recorded(outcome), forecast=None, now=0.0)
+    ordinary = tuple(line for line in lines if line.event is None)
+    on_record = LinesOnRecord(evidence=tuple(lines), last=ordinary, number=len(lines))
+    return history.report("r1", journal=recorded(outcome), forecast=None, now=0.0, lines=on_record)
 
 
 EMPTY = RunHistory().report("empty-1", journal=Journal(), forecast=None, now=0.0)

@@ -68,12 +68,20 @@ def evidence_lines(record: RunRecord, plan: Plan | None) -> tuple[RunLine, ...]:
     for name in record.names:
         newest = list(_newest(record.newest(name), ranks.get(name, frozenset())))
         kept |= dict.fromkeys(reversed(newest))
+    kept |= dict.fromkeys(event_lines(record))
+    return tuple(sorted(kept, key=_order))
+
+
+def event_lines(record: RunRecord) -> list[RunLine]:
+    """The events that a post-mortem reads, the newest of each node, in order of time."""
     events: dict[str, deque[RunLine]] = {}
     for line in record.events(*EVENTS):
         events.setdefault(line.node, deque(maxlen=EVENTS_OF_A_NODE)).append(line)
-    for of_node in events.values():
-        kept |= dict.fromkeys(of_node)
-    return tuple(sorted(kept, key=lambda line: (line.time, line.node_rank)))
+    return sorted((line for of_node in events.values() for line in of_node), key=_order)
+
+
+def _order(line: RunLine) -> tuple[str, int]:
+    return line.time, line.node_rank
 
 
 def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine]:

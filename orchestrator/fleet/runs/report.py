@@ -4,66 +4,67 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from threading import Lock
 
+from contract.event_lines import kind_in
+from orchestrator.fleet.runs.evidence import event_lines, evidence_lines
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.run_events import RunLine
-from orchestrator.state.run_history import RunHistory
+from orchestrator.state.run_history import LinesOnRecord, RunHistory
 from orchestrator.state.run_report import RunReport
 from orchestrator.store.events import EventCursor
 
-AT_ONCE = 500
-"""Events that are read between two moments at which another thread may ask for the report."""
+LAST_LINES, LINES_READ = 60, 100_000
+"""Lines of a report that are no events, and the newest lines among which they are looked for."""
 
 
 def report_of(record: RunRecord) -> RunReport:
-    """The report; the lines are read once, in memory that does not grow with the run."""
-    history = RunHistory(record.plan())
-    for line in record.lines():
-        history.add(line)
-    notes = (f"plan: {record.unreadable}",) if record.unreadable else ()
-    return history.report(
-        record.run_id, journal=record.journal, forecast=record.forecast(), now=time.time(), notes=notes
+    """The report: all events are read, and of the other lines the last ones."""
+    growing = GrowingReport(record)
+    growing.read()
+    first, last = next(record.lines(), None), next(record.newest_lines(), None)
+    ordinary = (line for line in islice(record.newest_lines(), LINES_READ) if not kind_in(line.text))
+    return growing.report(
+        LinesOnRecord(
+            evidence=evidence_lines(record, growing.plan),
+            last=tuple(islice(ordinary, LAST_LINES))[::-1],
+            first_time=first.time if first else "",
+            last_time=last.time if last else "",
+            number=record.count_lines(),
+        )
     )
 
 
 class GrowingReport:
-    """The report of a run from its events alone, which are read as they come. One thread reads, any may ask."""
+    """The report of a run from its events alone, which are read as they come."""
 
     def __init__(self, record: RunRecord) -> None:
-        self._record, self._lock = record, Lock()
+        self._record = record
         self._begin()
 
     def _begin(self) -> None:
-        self._stamp = self._record.stamp()
-        self._history, self._cursor = self._new_history(), EventCursor()
-
-    def _new_history(self) -> RunHistory:
-        return RunHistory(self._record.plan(), figures_as_evidence=False)
+        self._stamp, self.plan, self._cursor = self._record.stamp(), self._record.plan(), EventCursor()
+        self._history = RunHistory(self.plan)
 
     def read(self) -> bool:
-        """Read the events that are new, and return whether there were any. A new attempt, or an index that was made
-        again, begins the report again."""
-        changed = self._record.stamp() != self._stamp
-        if changed:
+        """Read the events that are new, and return whether there were any. A new attempt, or a table of events that was
+        made again, begins the report again."""
+        if changed := self._record.stamp() != self._stamp:
             self._begin()
-        lines = self._record.new_events(self._cursor)
-        while some := list(islice(lines, AT_ONCE)):
-            with self._lock:
-                for line in some:
-                    changed |= self._add(line)
+        for line in self._record.new_events(self._cursor):
+            if line is None:
+                self._history = RunHistory(self.plan)
+            else:
+                changed = True
+                self._history.add(line)
         return changed
 
-    def _add(self, line: RunLine | None) -> bool:
-        if line is None:
-            self._history = self._new_history()
-            return False
-        self._history.add(line)
-        return True
-
-    def report(self) -> RunReport:
-        """The report of what has been read so far."""
-        with self._lock:
-            return self._history.report(
-                self._record.run_id, journal=self._record.journal, forecast=self._record.forecast(), now=time.time()
-            )
+    def report(self, lines: LinesOnRecord | None = None) -> RunReport:
+        """The report of what has been read so far. Without `lines`, a post-mortem has events alone."""
+        record = self._record
+        return self._history.report(
+            record.run_id,
+            journal=record.journal,
+            forecast=record.forecast(),
+            now=time.time(),
+            lines=lines or LinesOnRecord(evidence=tuple(event_lines(record))),
+            notes=(f"plan: {record.unreadable}",) if record.unreadable else (),
+        )

@@ -98,7 +98,6 @@ def _lifespan(parts: WebParts) -> Callable[[Starlette], Any]:
             yield
         finally:
             parts.stream.close()
-            parts.curves.close()
 
     return lifespan
 
@@ -167,7 +166,7 @@ class _Routes:
             raise UsageError(f"{len(wanted)} runs: expected 1 to {MOST_COMPARED}")
         groups, names = (_words(request, key) for key in ("group", "name"))
         resources = not groups or RESOURCES in groups
-        views = [self._parts.curves.run(record_of(run), resources=resources) for run in wanted]
+        views = self._parts.curves.runs(map(record_of, wanted), resources=resources)
         return {"runs": [only(view, groups, names, ANSWER_POINTS // len(views)) for view in views]}
 
     def logs(self, request: Request) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import getpass
 import json
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any
 
 from orchestrator.checks.hang import timestamp
@@ -36,104 +35,77 @@ ANSWER_POINTS = 16_000
 """Points of all curves of one answer."""
 HELD_RUNS = 16
 """Runs whose curves are kept."""
-WANTED_S, QUIET_S, LOOK_S = 30.0, 60.0, 1.0
-"""A run is read while a page has asked for it so recently. A record that is not written to for longer than the second
-is taken out of memory; it is read again when it changes."""
+BUDGET_S = 1.0
+"""Time after which an answer begins to read no further run. A run of 100,000 steps takes longer, for the first time."""
+WANTED_S = 30.0
+"""Time after the last question for a run until the next one begins to read it again."""
 
 
 @dataclass(kw_only=True)
 class _HeldRun:
     """Content of one run that is kept."""
 
-    record: RunRecord
     growing: GrowingReport | None = None
+    """Takes MiB; None of a run that has ended."""
     mark: object = None
     """State of the record when it was read."""
     packed: bytes = b""
-    """The run for the page, as compressed JSON; empty: it is being read for the first time."""
+    """The run for the page, as compressed JSON."""
     packed_resources: bytes = b""
     """Its curves of resources, which most answers do not need."""
     asked: float = 0.0
     """When a page asked for it last."""
 
-    def pack(self, view: dict[str, Any]) -> None:
-        curves = view["curves"]
-        figures = [one for one in curves if one["group"] != RESOURCES]
-        self.packed_resources = _packed([one for one in curves if one["group"] == RESOURCES])
-        self.packed = _packed({**view, "curves": figures})
+    def read(self, record: RunRecord) -> None:
+        """Read what is new."""
+        mark = (record.stamp(), record.touched_at())
+        if mark == self.mark:
+            return
+        self.growing = self.growing or GrowingReport(record)
+        self.growing.read()
+        view = run_view(self.growing.report())
+        self.packed_resources = _packed([one for one in view["curves"] if one["group"] == RESOURCES])
+        self.packed = _packed({**view, "curves": [one for one in view["curves"] if one["group"] != RESOURCES]})
+        self.mark = mark
+        if record.outcome():
+            self.growing = None
+
+    def view(self, *, resources: bool) -> dict[str, Any]:
+        view: dict[str, Any] = json.loads(zlib.decompress(self.packed))
+        view["curves"] += json.loads(zlib.decompress(self.packed_resources)) if resources else []
+        return view
 
 
 class RunCurves:
-    """Reads the records of runs that pages show, in one thread of its own."""
+    """Reads the records of runs that pages show, when they ask: one at a time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
         self._held: dict[str, _HeldRun] = {}
-        self._wake, self._closed = Event(), False
-        Thread(target=self._read, daemon=True).start()
 
-    def close(self) -> None:
-        self._closed = True
-        self._wake.set()
+    def runs(self, records: Iterable[RunRecord], *, resources: bool = True) -> list[dict[str, Any]]:
+        """The runs; `reading`: one is read for the next answer. `resources`: with the curves of resources."""
+        until = self._clock() + BUDGET_S
+        return [self._run(record, until, resources=resources) for record in records]
 
-    def run(self, record: RunRecord, *, resources: bool = True) -> dict[str, Any]:
-        """The run as far as it has been read; `reading`: there is more. `resources`: with the curves of resources."""
-        with self._lock:
-            held = self._held.pop(record.run_id, None) or _HeldRun(record=record)
-            self._held[record.run_id] = held  # the one asked for last is the last
-            held.asked = self._clock()
-            for run_id in list(self._held)[:-HELD_RUNS]:
-                del self._held[run_id]
-            packed, more, growing = held.packed, held.packed_resources, held.growing
-        self._wake.set()
-        if packed:
-            view = json.loads(zlib.decompress(packed))
-            view["curves"] += json.loads(zlib.decompress(more)) if resources else []
-            return {**view, "reading": False}
-        return {**(run_view(growing.report()) if growing else {"run_id": record.run_id}), "reading": True}
-
-    def _read(self) -> None:
-        while not self._closed:
-            self._wake.wait()
-            self._wake.clear()
-            while wanted := self._wanted():
-                for held in wanted:
-                    self._read_one(held)
-                if self._closed:
-                    return
-                if all(held.packed for held in self._wanted()):
-                    self._wake.wait(LOOK_S)
-                    self._wake.clear()
-
-    def _wanted(self) -> list[_HeldRun]:
+    def _run(self, record: RunRecord, until: float, *, resources: bool) -> dict[str, Any]:
         with self._lock:
             now = self._clock()
-            return [held for held in self._held.values() if now - held.asked < WANTED_S or not held.packed]
-
-    def _read_one(self, held: _HeldRun) -> None:
-        try:
-            touched = held.record.touched_at()
-            mark = (held.record.stamp(), touched)
-            if mark == held.mark and held.packed:
-                if time.time() - touched > QUIET_S:
-                    held.growing = None
-                return
-            held.growing = held.growing or GrowingReport(held.record)
-            if held.growing.read() or not held.packed or mark != held.mark:
-                held.pack(run_view(held.growing.report()))
-            held.mark = mark
-            if held.record.outcome() or time.time() - touched > QUIET_S:
+            if record.run_id not in self._held and now > until:
+                return {"run_id": record.run_id, "reading": True}
+            held = self._held.pop(record.run_id, None) or _HeldRun()
+            self._held[record.run_id] = held  # the one asked for last is the last
+            held.asked = now
+            for run_id in list(self._held)[:-HELD_RUNS]:
+                del self._held[run_id]
+            for other in self._held.values():
+                other.growing = other.growing if now - other.asked < WANTED_S else None
+            try:
+                held.read(record)
+                return {**held.view(resources=resources), "reading": False}
+            except Exception as error:  # one record does not hide the other runs
                 held.growing = None
-                _return_memory()
-        except Exception as error:  # the record was removed meanwhile; the thread goes to the next run
-            held.pack(_unreadable(held.record, as_error(error)))
-            held.growing = None
-
-
-def _return_memory() -> None:
-    """Give what the reading of a record has used back to the system: glibc keeps it for each thread (ADR 48)."""
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+                return {**_unreadable(record, as_error(error)), "reading": False}
 
 
 def _packed(data: Any) -> bytes:
