@@ -86,7 +86,7 @@ def test_the_lines_of_a_record_are_shown_without_what_only_nodes_need(
 
 def test_the_page_of_processes_is_served_without_what_only_terminals_and_other_machines_need() -> None:
     """rich and its tables take 2 MiB, until checkpoints or findings are shown; the Docker SDK with its SSH 20 MiB."""
-    heavy = ("rich", "docker", "paramiko", "fabric", "ctypes")
+    heavy = ("rich", "docker", "paramiko", "fabric", "starlette")
     program = (
         "import sys, orchestrator.watch.server.serving; from orchestrator.fleet.connect import connect; "
         "from orchestrator.specs.inventory import NodeSpec; "
@@ -94,7 +94,7 @@ def test_the_page_of_processes_is_served_without_what_only_terminals_and_other_m
         f"print(*[name for name in {heavy} if name in sys.modules])"
     )
     loaded = _fresh(program)
-    assert loaded.stdout == "ctypes\n", loaded.stderr
+    assert loaded.stdout == "starlette\n", loaded.stderr
 
 
 def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
