@@ -341,6 +341,15 @@ def one_node_silent() -> Stream:
     return s
 
 
+def waiting_after_a_restart() -> Stream:
+    """beta does not return after all ranks were stopped, and the others wait for it."""
+    s = trained()
+    s.agents(14, Restarting(outcome="infrastructure", reason="lost", node="beta", restarts_left=2, generation=1))
+    s.event(16, "alpha", WaitingForNodes(nodes=("beta",), seconds=1.0))
+    s.event(76, "alpha", WaitingForNodes(nodes=("beta",), seconds=61.0))
+    return s
+
+
 def peer_silent() -> Stream:
     s = trained()
     s.event(20, "alpha", NodesStalled(nodes=("beta",), seconds=8.0))
@@ -549,6 +558,12 @@ CASES = (
     (cut_off, Expected(at=22, phase="lost", severity="error", codes=("node_silent",), step=110)),
     (one_node_silent, Expected(at=22, phase="running", severity="warning", codes=("node_silent",), step=110)),
     (peer_silent, Expected(at=22, phase="running", severity="warning", codes=("peer_silent",), step=110)),
+    (
+        waiting_after_a_restart,
+        Expected(
+            at=77, phase="restarting", severity="warning", codes=("node_absent", "restarted"), step=110, restarts=1
+        ),
+    ),
     (node_absent, Expected(at=2, phase="starting", severity="info", codes=("node_absent",))),
     (node_absent, Expected(at=40, phase="starting", severity="warning", codes=("node_absent",))),
     (

@@ -33,8 +33,9 @@ def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Conditi
     """All conditions of a run in this phase."""
     if phase in TRAINS:
         yield from _liveness(state, now)
-        yield from _peers(state, now)
         yield from _speed(state, phase, now)
+    if phase in (*TRAINS, Phase.RESTARTING):
+        yield from _peers(state, now)  # all ranks wait for a node that was lost
     yield from _nodes(state, phase, now)
     yield from _containers(state, phase)
     if phase.is_active and state.restarts:
