@@ -335,6 +335,30 @@ def cut_off() -> Stream:
     return s
 
 
+def lost_and_found() -> Stream:
+    """It is on record that no node answers; then they do, and the run has gone on."""
+    s = cut_off()
+    s.record(400, EndEntry(attempt=0, state="lost"))
+    s.run(1000)
+    s.event(1001, "alpha", StepDone(step=500, loss=0.1, final_step=600), 0)
+    return s
+
+
+def lost_for_good() -> Stream:
+    s = cut_off()
+    s.record(400, EndEntry(attempt=0, state="lost"))
+    s.facts.append(RunNotSeen(seen=T0 + 1000, unreachable=tuple(NAMES)))
+    return s
+
+
+def ended_out_of_sight() -> Stream:
+    """The nodes that answer again show that the run has ended."""
+    s = cut_off()
+    s.record(400, EndEntry(attempt=0, state="lost"))
+    s.run(1000, *(member(name, "exited", exit_code=0) for name in NAMES))
+    return s
+
+
 def one_node_silent() -> Stream:
     s = trained()
     s.facts.append(NodeUnanswered(seen=T0 + 20, node="beta", error="no answer in 5 s"))
@@ -556,6 +580,9 @@ CASES = (
     (apart, Expected(at=81, phase="running", severity="warning", codes=("no_exchange",))),
     (not_finite, Expected(at=10, phase="running", severity="warning", codes=("loss_not_finite",), step=40)),
     (cut_off, Expected(at=22, phase="lost", severity="error", codes=("node_silent",), step=110)),
+    (lost_and_found, Expected(at=1002, phase="running", step=500)),
+    (lost_for_good, Expected(at=1001, phase="lost", severity="error", codes=("node_silent",), step=110)),
+    (ended_out_of_sight, Expected(at=1001, phase="succeeded", step=110)),
     (one_node_silent, Expected(at=22, phase="running", severity="warning", codes=("node_silent",), step=110)),
     (peer_silent, Expected(at=22, phase="running", severity="warning", codes=("peer_silent",), step=110)),
     (

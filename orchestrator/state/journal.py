@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from contract.checkpoint import StartPoint
+from orchestrator.specs.run import State
 from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
@@ -75,6 +76,11 @@ class Journal:
     def next_number(self) -> int:
         """A number that no attempt of this record has had."""
         return max((one.number for one in self.attempts), default=-1) + 1
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was recorded that no node answers: the run itself may have continued."""
+        return self.end is not None and self.end.state == State.LOST
 
     def attempt(self, number: int) -> JournalAttempt | None:
         """The attempt with this number."""

@@ -48,7 +48,7 @@ def phase_of(state: RunState) -> Phase:
     members, journal = state.members, state.journal
     if state.is_superseded:
         return _by_containers(state, members)
-    if journal.end:
+    if journal.end and not (journal.is_lost and _is_seen_again(members)):
         return _recorded(journal.end.state)
     if journal.stop:
         is_over = members and all(has_ended(one) or one.is_missing for one in members)
@@ -64,6 +64,11 @@ def _is_launching(state: RunState) -> bool:
     if pending is None or (state.journal.current and any(one.container for one in state.members)):
         return False
     return state.as_of - pending.claim.at < LAUNCH_S or any(one.container for one in state.members)
+
+
+def _is_seen_again(members: list[NodeState]) -> bool:
+    """Whether a node shows its container: the run was lost from sight, and may have continued."""
+    return any(one.container and one.silent_since is None for one in members)
 
 
 def _recorded(word: str) -> Phase:

@@ -124,6 +124,17 @@ def test_wait_looks_until_all_has_ended() -> None:
     assert rests == [2.0, 2.0, 2.0]
 
 
+def test_a_lost_run_is_waited_for_once_a_node_shows_that_it_runs() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    plan, nodes = lan.plan(THREE), list(here.nodes.values())
+    launch(here.nodes, plan)
+    RunRecord(plan.run_id).save_outcome("lost", "")
+    assert wait_for(nodes, plan.run_id, timeout_s=None, rest=lambda _seconds: finish(here, 0)) == "succeeded"
+    for node in nodes:
+        node.engine.failures["containers"] = EngineError("no answer", node=node.name)
+    assert wait_for(nodes, plan.run_id, timeout_s=None, rest=lambda _seconds: pytest.fail("waits")) == "lost"
+
+
 def test_while_it_is_watched_the_supervisors_word_counts() -> None:
     """Between two attempts nothing runs."""
     here, now = lan.lan(*THREE, ends_with=None), [0.0]

@@ -92,6 +92,14 @@ def test_a_run_that_had_failed_stays_failed() -> None:
     assert record.outcome() == ("failed", "exit code 1")
 
 
+def test_a_run_that_was_lost_is_stopped() -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    _, record = running(here)
+    record.save_outcome("lost", "")
+    stop_run(list(here.nodes.values()), record, timeout_s=75)
+    assert record.outcome() == ("stopped", "no checkpoint")
+
+
 def test_clean_removes_what_ended_and_keeps_its_lines() -> None:
     here = lan.lan(*THREE, says=("[rank0]: bye",), ends_with=1)
     running(here, "ended")

@@ -86,7 +86,7 @@ def stop_run(
     outcomes = stop_containers(containers, record, foreign=foreign, timeout_s=timeout_s, on_step=on_step)
     checkpoint = last_checkpoint(record)
     step = checkpoint[0] if checkpoint else None
-    if record.outcome() is None:  # a run that had ended before stays what it was
+    if record.outcome() is None or record.journal.is_lost:  # a run that had ended before stays what it was
         reason = "no checkpoint" if step is None else f"checkpoint of step {step}"
         not_recorded = _problem(lambda: record.save_outcome("stopped", reason)) or not_recorded
     may_hold = _may_hold(record.newest_plan(), run, [node.name for node in nodes], silent)

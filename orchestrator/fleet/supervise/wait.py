@@ -24,16 +24,17 @@ def wait_for(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], object] = time.sleep,
 ) -> str:
-    """The phase in which the run has ended: `succeeded`, `stopped`, `failed`; `unknown` where that was not seen.
-    DeadlineError: it still runs after `timeout_s`.
+    """The phase in which the run has ended: `succeeded`, `stopped`, `failed`; `unknown` where that was not seen; `lost`
+    where this is on record and no node shows that it runs. DeadlineError: it still runs after `timeout_s`.
 
     The result of a supervisor on this controller counts: between two attempts no container runs.
     """
     record, deadline = RunRecord(run_id), None if timeout_s is None else now() + timeout_s
     while True:
-        if ended := record.outcome():
+        ended, was_lost = record.outcome(), record.journal.is_lost
+        if ended and not was_lost:
             return ended[0]
-        if supervisor_of(record) is None and (phase := _ended(nodes, run_id)):
+        if supervisor_of(record) is None and (phase := _ended(nodes, run_id, was_lost=was_lost)):
             return phase.value
         left = LOOK_EVERY_S if deadline is None else deadline - now()
         if left <= 0:
@@ -41,12 +42,16 @@ def wait_for(
         rest(min(LOOK_EVERY_S, left))
 
 
-def _ended(nodes: Sequence[Node], run_id: str) -> Phase | None:
-    """The phase in which the run has ended; None while a container runs, or may run on a node that does not answer."""
+def _ended(nodes: Sequence[Node], run_id: str, *, was_lost: bool) -> Phase | None:
+    """The phase in which the run has ended; None while a container runs, or may run on a node that does not answer.
+    `was_lost`: this is on record, and counts until a node shows that a container runs."""
     found = find_runs(nodes)
+    if was_lost and all(one.run_id != run_id for one in found.runs):
+        return Phase.LOST
     run = run_on_nodes(found, run_id)
     if run.is_going:
         return None
     state = load_state(run, found, {node.name: node for node in nodes}, time.time())
     phase = phase_of(state)
-    return None if phase.is_active or (phase is Phase.LOST and found.unreachable) else phase
+    may_run = phase is Phase.LOST and found.unreachable and not was_lost
+    return None if phase.is_active or may_run else phase
