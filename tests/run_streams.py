@@ -40,7 +40,15 @@ from orchestrator.state.facts import (
     RunNotSeen,
     RunSeen,
 )
-from orchestrator.state.journal_entries import ClaimEntry, EndEntry, JournalEntry, RunEntry, StartedEntry, StopEntry
+from orchestrator.state.journal_entries import (
+    ClaimEntry,
+    EndEntry,
+    JournalEntry,
+    RefusedEntry,
+    RunEntry,
+    StartedEntry,
+    StopEntry,
+)
 from orchestrator.state.journal_fold import fold
 from tests import lan
 
@@ -438,6 +446,25 @@ def continued_elsewhere() -> Stream:
     return s
 
 
+def next_attempt() -> Stream:
+    """This computer makes the containers of the attempt that it has claimed."""
+    s = trained()
+    s.record(15, EndEntry(attempt=0, state="failed", reason="exit code 1"))
+    s.claim(20, 1, "resume")
+    s.run(25, *(member(name, "created", 1) for name in NAMES), attempt=1)
+    return s
+
+
+def lost_claim() -> Stream:
+    """The claim of this computer was refused, and another one has continued the run with the same number."""
+    s = trained()
+    s.claim(20, 1, "resume")
+    s.record(21, RefusedEntry(attempt=1))
+    s.attempt = 1
+    s.run(30)
+    return s
+
+
 def queued_job() -> Stream:
     s = Stream()
     s.claim(-2, 0)
@@ -602,6 +629,8 @@ CASES = (
     (checkpoint_9999, Expected(at=15, phase="running", severity="info", codes=("unreported_checkpoint",), step=110)),
     (returning_node, Expected(at=32, phase="running", step=40)),
     (continued_elsewhere, Expected(at=33, phase="running", severity="warning", codes=("superseded",), step=50)),
+    (next_attempt, Expected(at=26, phase="launching")),
+    (lost_claim, Expected(at=31, phase="running", severity="warning", codes=("superseded",))),
     (queued_job, Expected(at=1, phase="queued")),
     (being_launched, Expected(at=1, phase="launching")),
     (between_attempts, Expected(at=22, phase="launching", step=110)),

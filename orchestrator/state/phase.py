@@ -46,7 +46,7 @@ ACTIVE_PHASES = (Phase.QUEUED, Phase.LAUNCHING, Phase.STARTING, Phase.RUNNING, P
 def phase_of(state: RunState) -> Phase:
     """The first row that applies: the record's end, its stop, then the containers, then the coordinator's reports."""
     members, journal = state.members, state.journal
-    if state.is_superseded:
+    if state.is_ahead_of_record:
         return _by_containers(state, members)
     if journal.end and not (journal.is_lost and _is_seen_again(members)):
         return _recorded(journal.end.state)

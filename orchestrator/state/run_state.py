@@ -211,11 +211,18 @@ class RunState:
     """Why lines are not stored completely on this computer; empty: they are."""
 
     @property
-    def is_superseded(self) -> bool:
-        """Whether most nodes show a later attempt than the recorded one: another computer has continued the run."""
+    def is_ahead_of_record(self) -> bool:
+        """Whether most nodes show a later attempt than the newest one that is recorded as started."""
         current = self.journal.current
         of_a_job = bool(self.plan and self.plan.cluster)  # of which the scheduler makes the attempts
         return bool(current and self.attempt is not None and self.attempt > current.number and not of_a_job)
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether another computer has continued the run: most nodes show a later attempt, which this one has not
+        claimed."""
+        claimed = None if self.attempt is None else self.journal.attempt(self.attempt)
+        return self.is_ahead_of_record and (claimed is None or claimed.refused)
 
     @property
     def has_record(self) -> bool:

@@ -71,7 +71,7 @@ def _reason(state: RunState, phase: Phase) -> str:
         rank = "" if finished.rank is None else f"rank {finished.rank} on "
         return f"{rank}{finished.node}: {finished.reason or finished.outcome or ''}"
     end = state.journal.end
-    return end.reason if end and not state.is_superseded else ""
+    return end.reason if end and not state.is_ahead_of_record else ""
 
 
 _OF_PHASE: dict[Phase, Severity] = {Phase.FAILED: "error", Phase.LOST: "error", Phase.UNKNOWN: "warning"}

@@ -66,7 +66,10 @@ def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[st
 
 
 def read_record(state: RunState, record: RunRecord, seen: float) -> None:
-    """Take the recorded lines of the current attempt into account."""
+    """Take the recorded lines of the current attempt into account: there are none of one that is not yet recorded as
+    started."""
+    if state.is_ahead_of_record:
+        return
     names = [one.name for one in state.members] or list(record.names)
     _read(state, _recorded(record), [_recorded_tail(record, name) for name in names], seen)
 
@@ -94,7 +97,7 @@ def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
     record = RunRecord(run.run_id)
     state = _begin(record, seen)
     apply(state, RunSeen(seen=seen, run=run, unreachable=tuple(found.unreachable)))
-    if run.is_going and not state.is_superseded:
+    if run.is_going and not state.is_ahead_of_record:
         _read(state, _recorded(record), (), seen)
     return state
 
@@ -113,7 +116,7 @@ def load_state(run: Run, found: FoundRuns, nodes: Mapping[str, Node], seen: floa
     outcomes = fan_out(containers, lambda one: _newest_lines(one, record), timeout_s=TIMEOUT_S)
     tails = {one.item.node.name: one.result for one in outcomes if one.result}
     recorded: Iterable[RunLine] = ()
-    if not state.is_superseded:
+    if not state.is_ahead_of_record:
         recorded = _recorded(record)
         tails |= {one.name: _recorded_tail(record, one.name) for one in state.members if one.name not in tails}
     if state.recorded_forecast is None:
