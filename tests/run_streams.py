@@ -407,6 +407,14 @@ def record_lost() -> Stream:
     return s
 
 
+def unnamed_node() -> Stream:
+    """Without a record, a node that does not answer has no name."""
+    s = record_lost()
+    lost = Member(node="?", node_rank=1, state=State.LOST, reason="beta did not answer", out_of_reach=True)
+    s.run(20, member("alpha"), lost, member("gamma"), unreachable=["beta"])
+    return s
+
+
 def record_lost_after_the_end() -> Stream:
     """Nothing is left to supervise."""
     s = record_lost()
@@ -625,6 +633,7 @@ CASES = (
         Expected(at=16, phase="stopping", severity="info", codes=("restarted",), step=110, restarts=1),
     ),
     (record_lost, Expected(at=15, phase="running", severity="info", codes=("no_record",), step=110)),
+    (unnamed_node, Expected(at=21, phase="running", severity="warning", codes=("node_silent", "no_record"), step=110)),
     (record_lost_after_the_end, Expected(at=21, phase="succeeded", step=110)),
     (checkpoint_9999, Expected(at=15, phase="running", severity="info", codes=("unreported_checkpoint",), step=110)),
     (returning_node, Expected(at=32, phase="running", step=40)),

@@ -125,7 +125,7 @@ def _show(state: RunState, fact: RunSeen) -> None:
         state.master = state.master if members and state.master in {one.node for one in members} else run.master
         for node in state.nodes.values():
             node.node_rank = None if members else node.node_rank
-    shown = {one.node for one in members}
+    shown = {_key(one) for one in members}
     for one in members:
         _show_member(state, one, fact.seen)
     for name, node in state.nodes.items():
@@ -139,8 +139,7 @@ def _show(state: RunState, fact: RunSeen) -> None:
 
 
 def _show_member(state: RunState, member: Member, seen: float) -> None:
-    known = member.node != "?"
-    if node := _node(state, member.node if known else f"? {member.node_rank}"):
+    if node := _node(state, _key(member)):
         node.name, node.node_rank, node.container = member.node, member.node_rank, member.container
         node.is_missing = member.container is None and not member.out_of_reach
         if member.container:
@@ -149,6 +148,11 @@ def _show_member(state: RunState, member: Member, seen: float) -> None:
             _miss(node, seen, node.error or member.reason)
         else:
             node.error = member.reason
+
+
+def _key(member: Member) -> str:
+    """Where its state stands: without a record, the names of nodes that show nothing are not known."""
+    return member.node if member.node != "?" else f"? {member.node_rank}"
 
 
 def _hide(state: RunState, fact: RunNotSeen) -> None:

@@ -149,7 +149,8 @@ def _link(condition: Condition, _run_id: str) -> tuple[str, str]:
 def _silent(condition: Condition, _run_id: str) -> tuple[str, str]:
     error = _text(condition, "error")
     because = f": {error}" if error else ""
-    return f"{condition.node} does not answer this computer{because}", f"orch doctor --nodes {_word(condition.node)}"
+    command = "orch doctor" if condition.node == "?" else f"orch doctor --nodes {_word(condition.node)}"
+    return f"{_name(condition)} does not answer this computer{because}", command
 
 
 def _absent(condition: Condition, run_id: str) -> tuple[str, str]:
@@ -262,7 +263,12 @@ SHOWN_ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED,
 
 def over_words(condition: Condition) -> str:
     """The sentence when a condition has ended; empty: it needs none."""
-    return _safe(_OVER[condition.code].format(node=condition.node)) if condition.code in _OVER else ""
+    return _safe(_OVER[condition.code].format(node=_name(condition))) if condition.code in _OVER else ""
+
+
+def _name(condition: Condition) -> str:
+    """Of its node: without a record, that of one that does not answer is not known."""
+    return "a node of the run" if condition.node == "?" else condition.node
 
 
 def _text(condition: Condition, name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import build_app
 from orchestrator.state.condition import Code, Condition, Scalar
 from orchestrator.state.verdict import verdict
-from orchestrator.watch.words import WORDS, condition_lines, words
+from orchestrator.watch.words import WORDS, condition_lines, over_words, words
 from tests.run_streams import CASES, RUN_ID, T0
 from tests.unit.test_one_verdict import state_of
 
@@ -52,6 +52,14 @@ def test_text_of_a_node_is_bounded_and_safe_to_show() -> None:
         ):
             assert len(line) < 600
             assert not set(line) & {"\x1b", "\n", "\x07", "\u202e"}, line
+
+
+def test_a_node_without_a_name_is_none_to_look_at() -> None:
+    condition = Condition(code=Code.NODE_SILENT, severity="warning", node="?", values={"error": "beta did not answer"})
+    shown = words(condition, RUN_ID)
+    assert shown.text == "a node of the run does not answer this computer: beta did not answer"
+    assert shown.command == "orch doctor"
+    assert over_words(condition) == "a node of the run answers again"
 
 
 def test_how_long_a_node_has_not_answered() -> None:
