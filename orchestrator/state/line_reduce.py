@@ -10,11 +10,9 @@ from contract.events import (
     AgentEvent,
     CheckpointWritten,
     ConnectivityTested,
-    Evaluated,
     Event,
     Finished,
     ForecastMade,
-    GenerationEnded,
     GenerationStarted,
     GroupJoined,
     LineRedrawn,
@@ -30,7 +28,6 @@ from contract.events import (
     RankFailed,
     RankLeftOut,
     RankStarted,
-    Rebalanced,
     ResourcesSampled,
     Restarting,
     SampleWritten,
@@ -49,11 +46,8 @@ from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
 from orchestrator.state.newest_reports import newest_output, with_figures
 from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
 
-RARE = (
-    CheckpointWritten, Evaluated, GenerationEnded, GenerationStarted, LivenessReported, NodesEvent, OutputsEvent,
-    RankFailed, RankLeftOut, Rebalanced, TrainingDone, TrainingResumed, TrainingStopped,
-)  # fmt: skip
-"""Events that a timeline shows."""
+RARE = (LivenessReported, NodesEvent, OutputsEvent, RankFailed, Restarting)
+"""Events that the timeline of faults shows."""
 SHORT_CHARS = 16 * 1024
 """A longer event is kept without its long texts."""
 MOST_NAMES = 256
@@ -243,6 +237,7 @@ def _end(part: AttemptPart, event: Restarting | Finished) -> None:
 
 
 def _liveness(part: AttemptPart, event: LivenessReported, at: float) -> None:
+    part.hangs += bool(event.fault)
     if event.rule in EXCHANGE_RULES:
         part.exchange = event
     else:
@@ -255,6 +250,9 @@ def _peers(part: AttemptPart, event: NodesEvent, at: float) -> None:
     if isinstance(event, WaitingForNodes):
         part.waiting_for = {name: min(part.waiting_for.get(name, since), since) for name in names}
     elif isinstance(event, NodesStalled):
+        for name in names:
+            if name in part.silences or len(part.silences) < MOST_NAMES:
+                part.silences[name] = part.silences.get(name, 0) + 1
         part.peers_silent = dict([*dict.fromkeys(names, since).items(), *part.peers_silent.items()][:MOST_NAMES])
     elif isinstance(event, NodesRecovered):
         part.peers_silent = {name: one for name, one in part.peers_silent.items() if name not in names}

@@ -123,6 +123,10 @@ class AttemptPart:
     liveness_at: float = 0.0
     exchange: LivenessReported | None = None
     """Its decision that ranks exchange no gradients."""
+    hangs: int = 0
+    """Faults of the ranks that its coordinator has reported."""
+    silences: dict[str, int] = field(default_factory=dict)
+    """How often it has reported each node as silent."""
     finished: Finished | None = None
     stopped: bool = False
     """Whether a rank was asked to stop and did, in this generation."""

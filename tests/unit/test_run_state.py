@@ -11,15 +11,28 @@ import pytest
 
 from contract.event_lines import encode_event
 from contract.event_values import RankPosition
-from contract.events import Event, GenerationStarted, RankStarted, ResourcesSampled, StepDone
+from contract.events import (
+    CheckpointWritten,
+    Evaluated,
+    Event,
+    GenerationStarted,
+    LivenessReported,
+    NodesStalled,
+    RankStarted,
+    ResourcesSampled,
+    StepDone,
+    WaitingForNodes,
+)
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
 from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen
+from orchestrator.state.faults import faults_of
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
+from orchestrator.watch.timeline import timeline_of
 from tests.run_streams import (
     CASES,
     NAMES,
@@ -213,6 +226,20 @@ def sizes(value: Any, name: str = "") -> list[tuple[str, int]]:
     if hasattr(value, "__len__") and not isinstance(value, str):
         return [(name, len(value))]
     return []
+
+
+def test_faults_of_a_long_run_are_counted_and_shown() -> None:
+    s = begun()
+    s.event(10, "alpha", LivenessReported(rule="idle", text="rank 1 is idle", fault=True, seconds=60.0))
+    s.event(11, "alpha", LivenessReported(rule=""))
+    s.event(12, "alpha", NodesStalled(nodes=("beta",), seconds=8.0))
+    for number in range(limits.MOMENTS + 1):
+        s.event(20 + number, "alpha", CheckpointWritten(step=number, verified=True), 0)
+        s.event(20 + number, "alpha", Evaluated(step=number), 0)
+    assert [one.text for one in timeline_of(state_of(s.facts))][:1] == ["rank 1 is idle"]
+    for number in range(limits.MOMENTS + 1):
+        s.event(200 + number, "alpha", WaitingForNodes(nodes=("gamma",), seconds=float(number)))
+    assert faults_of(state_of(s.facts)) == {"hangs": 1, "silences of beta": 1}
 
 
 def test_events_that_are_long_are_cut() -> None:

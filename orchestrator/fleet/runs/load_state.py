@@ -48,10 +48,10 @@ MOST_EVENTS = 2000
 """Newest rare events of the record."""
 TIMEOUT_S = 20.0
 _RARE = (
-    Evaluated, ForecastMade, GenerationEnded, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed,
+    ForecastMade, GenerationEnded, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed,
     RankLeftOut, RankStarted, TrainingDone, TrainingResumed, TrainingStopped,
 )  # fmt: skip
-_FREQUENT = (CheckpointWritten, OutputProgress, ResourcesSampled, StepDone)
+_FREQUENT = (CheckpointWritten, Evaluated, OutputProgress, ResourcesSampled, StepDone)
 """Events of which the newest are enough, with that number of each."""
 
 
