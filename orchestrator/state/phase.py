@@ -131,9 +131,13 @@ def has_ended(node: NodeState) -> bool:
 
 
 def end_of(state: RunState, members: list[NodeState]) -> Phase:
-    """Phase at the end of these members: the verdict of the agents counts; without one, their exit codes."""
+    """Phase at the end of these members: the verdict of the agents counts; without one, their exit codes. Without
+    members, all containers were removed."""
     if finished := state.finished:
         return _outcome(finished)
+    if not members:
+        was_stopped = state.journal.stop is not None or any(one.part.stopped for one in state.members)
+        return Phase.STOPPED if was_stopped else Phase.FAILED
     if all(one.container and one.container.state is State.STOPPED for one in members):
         return Phase.STOPPED
     codes = {one.container.exit_code for one in members if one.container and one.container.status != "stopped"}

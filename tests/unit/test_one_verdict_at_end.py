@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from contract.events import TrainingStopped
 from orchestrator.fleet.supervise.hooks import outcome_variables
-from orchestrator.fleet.supervise.run_outcome import outcome_of
-from orchestrator.state.facts import LineRead
+from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
+from orchestrator.state.facts import ContainerGone, LineRead
+from orchestrator.state.journal_entries import StopEntry
 from orchestrator.state.phase import Phase, has_ended
 from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.recovery import End
 from tests.each_case import failures_of
-from tests.run_streams import CASES, NAMES, PLAN, RUN_ID, T0, Expected, Stream
+from tests.run_streams import CASES, NAMES, PLAN, RUN_ID, T0, Expected, Stream, begun
 from tests.unit.test_one_verdict import state_of
 
 
@@ -50,3 +52,18 @@ def test_why_and_the_report_say_the_same() -> None:
         assert not shown.failure or shown.state not in ("succeeded", "stopped")
 
     assert failures_of(check, CASES) == []
+
+
+def test_a_run_of_which_all_containers_were_removed_has_not_ended_well() -> None:
+    def removed(s: Stream) -> RunOutcome:
+        s.facts += [ContainerGone(seen=T0 + 200, node=name) for name in NAMES]
+        return outcome_of(state_of(s.facts), PLAN, End())
+
+    by_hand = removed(begun())
+    assert by_hand.phase is Phase.FAILED
+    assert by_hand.failure
+    assert by_hand.failure.reason == "its containers were removed"
+    stopped, reported = begun(), begun()
+    stopped.record(100, StopEntry(by="ana@desk"))
+    reported.event(100, "beta", TrainingStopped(step=7), 1)
+    assert [removed(one).phase for one in (stopped, reported)] == [Phase.STOPPED, Phase.STOPPED]

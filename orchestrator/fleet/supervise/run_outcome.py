@@ -81,7 +81,9 @@ def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
     found = root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
-    return found or Failure(node=plan.master, rank=0, exit_code=None, reason="its agents give no reason", lines=())
+    removed = all(one.is_missing for one in state.members)
+    reason = "its containers were removed" if removed else "its agents give no reason"
+    return found or Failure(node=plan.master, rank=0, exit_code=None, reason=reason, lines=())
 
 
 def _ended_badly(state: RunState, plan: Plan, name: str) -> EndedBadly | None:
