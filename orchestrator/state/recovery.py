@@ -100,6 +100,8 @@ class Supervising:
 
     starts: Mapping[str, int] = field(default_factory=dict)
     """Starts of the killed container of a node."""
+    stop_others_at: float | None = None
+    """When the remaining nodes are to be stopped: once the run has failed, later reports change nothing."""
     others_stopped: bool = False
     given_up: frozenset[str] = frozenset()
     """Nodes that were lost once the others were to be stopped: nothing stops them, even if they answer again."""
@@ -117,7 +119,8 @@ def decide(
         done = replace(done, given_up=done.given_up | {run_event.node})
     seen = _Situation(state, done, policy)
     done, decisions = _decide(seen, now)
-    stopping = state.journal.stop is not None or seen.stop_others_at is not None
+    done = replace(done, stop_others_at=seen.stop_others_at)
+    stopping = state.journal.stop is not None or done.stop_others_at is not None
     event = run_event.event if isinstance(run_event, RunLine) else None
     # A verified checkpoint was just written: a stop now loses nothing.
     if isinstance(event, CheckpointWritten) and event.verified and done.back and not (stopping or decisions):
@@ -152,7 +155,8 @@ class _Situation:
         self.progress = max((one.part.rank_seen_at for one in members), default=0.0)
         leaving = [one.part.finished_at + LEAVE_S for one in members if one.part.finished_at is not None]
         failing = [_ended_at(one) + SETTLE_S for one in members if self._has_failed(one)]
-        self.stop_others_at = min((*leaving, *failing), default=None)
+        decided = [] if done.stop_others_at is None else [done.stop_others_at]
+        self.stop_others_at = min((*decided, *leaving, *failing), default=None)
         """When the remaining nodes are to be stopped."""
 
     @property

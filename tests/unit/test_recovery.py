@@ -172,6 +172,14 @@ def test_a_node_that_could_not_be_stopped_is_not_waited_for_though_it_writes_aga
     assert outcome(story) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (14, End())]
 
 
+@pytest.mark.parametrize("later", [told("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
+def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
+    """What its ranks and nodes report after the others were stopped does not undo the failure."""
+    story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, later), (13, ended("alpha", 143))]
+    killed: Story = [(16, ended("gamma", 137)), (16 + KILLED_S, Tick())]
+    assert outcome([*story, *killed]) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (16, End())]
+
+
 def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
     again = told("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
     assert (
