@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from contract.events import CheckpointWritten
 from orchestrator.specs.run import State
-from orchestrator.specs.run_events import NodeBack, RunEvent, RunLine
+from orchestrator.specs.run_events import NodeBack, NodeLost, RunEvent, RunLine
 from orchestrator.state.phase import STOPPED_CODE, has_ended
 from orchestrator.state.run_state import NodeState, RunState
 
@@ -100,7 +100,11 @@ class Supervising:
 
     starts: Mapping[str, int] = field(default_factory=dict)
     """Starts of the killed container of a node."""
+    stop_others_at: float | None = None
+    """When the remaining nodes are to be stopped: once the run has failed, later reports change nothing."""
     others_stopped: bool = False
+    given_up: frozenset[str] = frozenset()
+    """Nodes that were lost once the others were to be stopped: nothing stops them, even if they answer again."""
     back: tuple[str, ...] = ()
     """Absent nodes that are fit again."""
 
@@ -111,9 +115,12 @@ def decide(
     """Decisions after an event that the state has taken into account; none: wait. `now`: by the clock of its facts."""
     if isinstance(run_event, NodeBack) and run_event.node not in {one.name for one in state.members}:
         done = replace(done, back=tuple(sorted({*done.back, run_event.node})))
+    if isinstance(run_event, NodeLost) and done.others_stopped:
+        done = replace(done, given_up=done.given_up | {run_event.node})
     seen = _Situation(state, done, policy)
     done, decisions = _decide(seen, now)
-    stopping = state.journal.stop is not None or seen.stop_others_at is not None
+    done = replace(done, stop_others_at=seen.stop_others_at)
+    stopping = state.journal.stop is not None or done.stop_others_at is not None
     event = run_event.event if isinstance(run_event, RunLine) else None
     # A verified checkpoint was just written: a stop now loses nothing.
     if isinstance(event, CheckpointWritten) and event.verified and done.back and not (stopping or decisions):
@@ -139,7 +146,8 @@ class _Situation:
         self.open = tuple(
             one.name for one in members if one.name in self.killed or not (has_ended(one) or one.is_missing)
         )
-        self.running = tuple(name for name in self.open if name not in self.lost and name not in self.killed)
+        absent = {*self.lost, *self.killed, *done.given_up}
+        self.running = tuple(name for name in self.open if name not in absent)
         self.is_stopped = any(one.part.stopped for one in members)
         coordinator = members[0].part if members else None
         known = coordinator.unresponsive if coordinator else {}
@@ -147,7 +155,8 @@ class _Situation:
         self.progress = max((one.part.rank_seen_at for one in members), default=0.0)
         leaving = [one.part.finished_at + LEAVE_S for one in members if one.part.finished_at is not None]
         failing = [_ended_at(one) + SETTLE_S for one in members if self._has_failed(one)]
-        self.stop_others_at = min((*leaving, *failing), default=None)
+        decided = [] if done.stop_others_at is None else [done.stop_others_at]
+        self.stop_others_at = min((*decided, *leaving, *failing), default=None)
         """When the remaining nodes are to be stopped."""
 
     @property

@@ -166,6 +166,20 @@ def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
     assert outcome(story) == [(3, End())]
 
 
+def test_a_node_that_could_not_be_stopped_is_not_waited_for_though_it_writes_again() -> None:
+    used = told("alpha", "resources", resources={"cpu_percent": 1, "cpus": 1, "ram_used_mib": 1, "ram_limit_mib": 2})
+    story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, lost("alpha")), (13, used), (14, ended("gamma", 143))]
+    assert outcome(story) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (14, End())]
+
+
+@pytest.mark.parametrize("later", [told("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
+def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
+    """What its ranks and nodes report after the others were stopped does not undo the failure."""
+    story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, later), (13, ended("alpha", 143))]
+    killed: Story = [(16, ended("gamma", 137)), (16 + KILLED_S, Tick())]
+    assert outcome([*story, *killed]) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (16, End())]
+
+
 def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
     again = told("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
     assert (
