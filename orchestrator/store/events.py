@@ -48,8 +48,8 @@ _THIN_STEPS = (
     " WHERE kind = ?) WHERE number % 2 = 0 AND number <= ?)"
 )
 _THIN_RESOURCES = (
-    "DELETE FROM events WHERE kind = ?1 AND time < ?2 AND id NOT IN (SELECT min(id) FROM events"
-    " WHERE kind = ?1 AND time < ?2 GROUP BY node, substr(time, 1, 16))"
+    "DELETE FROM events WHERE kind = :kind AND time < :until AND id NOT IN (SELECT min(id) FROM events"
+    " WHERE kind = :kind AND time < :until GROUP BY node, substr(time, 1, 16))"
 )
 _INTEGERS = 2**63
 Piece = tuple[int, int, bytes]
@@ -215,7 +215,7 @@ def _thin(database: sqlite3.Connection) -> None:
     with transaction(database):
         if steps > MOST_STEPS:
             database.execute(_THIN_STEPS, (StepDone.kind, steps // 2))
-        database.execute(_THIN_RESOURCES, (ResourcesSampled.kind, until))
+        database.execute(_THIN_RESOURCES, {"kind": ResourcesSampled.kind, "until": until})
 
 
 def _rows(content: bytes, stem: str, at: int) -> Iterator[tuple[str | int | None, ...]]:
