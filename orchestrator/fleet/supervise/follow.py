@@ -54,40 +54,43 @@ def follow(
     `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
     with record.recorder() as lock:
-        shown, left = dict[str, str](), tuple(containers)
+        shown, left, ended = dict[str, str](), tuple(containers), frozenset[str]()
         if not lock.take():
             watch = StoreWatch(left, record, lock)
             yield from watch.run_events()
-            shown, left = watch.since, tuple(watch.left.values())
+            shown, left, ended = watch.since, tuple(watch.left.values()), watch.ended
+            if watch.is_over:
+                return
             if watch.is_silent:
                 unstored = Unstored(lock, left, shown)
                 settings = Recording(lock=lock, stores=False)
                 following = Follower(
                     record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings
                 )
-                yield from unstored.run_events(_read(following, left, shown))
+                yield from unstored.run_events(_read(following, left, shown, ended))
+                ended |= {one.node.name for one in left} - unstored.left.keys()
                 left = tuple(unstored.left.values())
             if not lock.is_held:
                 return
         settings = Recording(lock=lock)
         following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
         stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
-        for run_event in _read(following, left, stored):
+        for run_event in _read(following, left, stored, ended):
             if not isinstance(run_event, RunLine) or run_event.time > shown.get(run_event.node, ""):
                 yield run_event
 
 
 def _read(
-    following: Follower, containers: Sequence[RunningContainer], since: Mapping[str, str]
+    following: Follower, containers: Sequence[RunningContainer], since: Mapping[str, str], ended: frozenset[str]
 ) -> Generator[RunEvent, None, None]:
-    """Events of these containers, with their lines after these times."""
+    """Events of these containers, with their lines after these times. `ended`: nodes whose containers have ended."""
     for one in containers:
         following.add(one, since=since[one.node.name])
-    yield from _until_all_ended(following, frozenset(one.node.name for one in containers))
+    yield from _until_all_ended(following, frozenset(one.node.name for one in containers), set(ended))
 
 
-def _until_all_ended(following: Follower, nodes: frozenset[str]) -> Iterator[RunEvent]:
-    away, ended = set[str](), set[str]()
+def _until_all_ended(following: Follower, nodes: frozenset[str], ended: set[str]) -> Iterator[RunEvent]:
+    away = set[str]()
     for run_event in following.run_events():
         yield run_event
         if isinstance(run_event, NodeLost):

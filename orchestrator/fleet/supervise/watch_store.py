@@ -30,7 +30,8 @@ what the last lines of a container may take."""
 class StoreWatch:
     """Reads the lines of these containers as the recorder of their run writes them.
 
-    It ends when all containers have ended, when it has become the recorder itself, or when the recorder is silent.
+    It ends when one container has ended and no other one of a node that answers is left, when it has become the recorder
+    itself, or when the recorder is silent.
     """
 
     def __init__(
@@ -51,9 +52,19 @@ class StoreWatch:
         self.is_silent = False
         self._lost = set[str]()
 
+    @property
+    def ended(self) -> frozenset[str]:
+        """Nodes whose containers have ended."""
+        return frozenset(self._of.keys() - self.left.keys())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a container has ended, and all others have ended too or are on nodes that do not answer."""
+        return bool(self.ended) and all(not one.id or name in self._lost for name, one in self.left.items())
+
     def run_events(self) -> Iterator[RunEvent]:
         beat_at = look_at = self._clock()
-        while self.left and not self._lock.is_held:
+        while self.left and not self._lock.is_held and not self.is_over:
             lines = self._new_lines()
             yield from lines or (Tick(),)
             now = self._clock()

@@ -1,0 +1,104 @@
+"""A watcher beside the recorder of a run: which lines it shows, and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.supervise import watch_store
+from orchestrator.fleet.supervise.follow import follow
+from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.store.recorder import RecorderLock
+from tests import lan
+
+SILENT = NodeUnreachableError("no answer in 5 s", node="beta", hint="is it on?")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watcher looks at everything each time, and pauses for a moment only."""
+    for name in ("BEAT_S", "LOOK_EVERY_S", "REST_S"):
+        monkeypatch.setattr(watch_store, name, 0.0)
+    monkeypatch.setattr(watch_store, "POLL_S", 0.001)
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with Run() as made:
+        yield made
+
+
+class Run:
+    """A run on two nodes which another process records."""
+
+    def __init__(self) -> None:
+        self.lan = lan.lan("alpha", "beta", ends_with=None)
+        self.containers = launch(self.lan.nodes, lan.plan(("alpha", "beta")))
+        self.record = RunRecord(lan.IDENTITY.run_id)
+        self.recorder: RecorderLock = self.record.recorder()
+
+    def __enter__(self) -> Run:
+        assert self.recorder.take()
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        self.recorder.release()
+
+    def container(self, name: str) -> RunningContainer:
+        return next(one for one in self.containers if one.node.name == name)
+
+    def fail(self, name: str, method: str = "container") -> None:
+        """Let the node answer no more."""
+        self.lan.nodes[name].engine.failures[method] = SILENT
+
+    def finish(self, name: str) -> None:
+        self.lan.nodes[name].engine.finish(self.container(name).id, 0)
+
+    def store(self, name: str, second: float, *, also_write: bool = True) -> None:
+        """Write a line, which the recorder stores."""
+        one = self.container(name)
+        if also_write:
+            self.lan.nodes[name].engine.write(one.id, lan.moment(second), f"[rank0]: line {second}")
+        with self.record.open_log(name, one.id) as log:
+            log.add(RunLine(time=lan.moment(second), node=name, node_rank=one.node_rank, rank=0, text=f"line {second}"))
+
+
+def watched(run: Run, *containers: RunningContainer) -> Iterator[RunEvent]:
+    return follow(containers or run.containers, run.record, tick_s=0.001, patient=True)
+
+
+def first(happenings: Iterator[RunEvent], most: int = 200) -> list[RunEvent]:
+    """All but ticks, of so many."""
+    found = [one for one, _ in zip(happenings, range(most), strict=False)]
+    assert len(found) < most, "it never ends"
+    return [one for one in found if not isinstance(one, Tick)]
+
+
+def test_a_watcher_ends_when_one_node_has_ended_and_the_other_is_silent(run: Run) -> None:
+    run.fail("beta")
+    run.finish("alpha")
+    assert [type(one) for one in first(watched(run))] == [NodeLost, ContainerExited]
+
+
+def test_a_watcher_ends_when_one_node_has_ended_and_the_other_was_away_from_the_start(run: Run) -> None:
+    run.fail("beta", "containers")
+    run.finish("alpha")
+    away = replace(run.container("beta"), id="")
+    assert ContainerExited in [type(one) for one in first(watched(run, run.container("alpha"), away))]
+
+
+def test_a_watcher_that_takes_over_knows_which_containers_have_ended(run: Run) -> None:
+    watching = watched(run)
+    next(watching)
+    run.finish("alpha")
+    assert next(one for one in watching if not isinstance(one, Tick)).node == "alpha"  # type: ignore[union-attr]
+    run.recorder.release()
+    for method in ("container", "logs", "containers"):
+        run.fail("beta", method)
+    assert [type(one) for one in first(watching)] == [NodeLost]
