@@ -102,3 +102,15 @@ def test_a_watcher_that_takes_over_knows_which_containers_have_ended(run: Run) -
     for method in ("container", "logs", "containers"):
         run.fail("beta", method)
     assert [type(one) for one in first(watching)] == [NodeLost]
+
+
+def test_a_job_that_its_scheduler_queues_again_has_not_ended(run: Run) -> None:
+    engine = run.lan.nodes["alpha"].engine
+    watching = watched(run, run.container("alpha"))
+    id = run.container("alpha").id
+    spec, facts = engine.made[id]
+    engine.made[id] = spec, replace(facts, status="queued")
+    assert {type(next(watching)) for _ in range(5)} == {Tick}
+    engine.made[id] = spec, facts
+    run.finish("alpha")
+    assert [type(one) for one in first(watching)] == [ContainerExited]

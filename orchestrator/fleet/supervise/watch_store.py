@@ -9,7 +9,7 @@ from contextlib import closing
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.run import State
+from orchestrator.specs.run import ACTIVE
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -104,7 +104,7 @@ class StoreWatch:
                 yield NodeBack(node=name, node_rank=rank, container=outcome.item.id)
             if facts is None:
                 ended.append(ContainerRemoved(node=name, node_rank=rank))
-            elif facts.state not in (State.RUNNING, State.CREATED):
+            elif facts.state not in ACTIVE:
                 ended.append(ContainerExited(node=name, node_rank=rank, container=facts))
             else:
                 continue
