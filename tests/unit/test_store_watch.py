@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Event, Thread
 
 import pytest
 
@@ -12,6 +14,7 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise import watch_store
 from orchestrator.fleet.supervise.follow import follow
+from orchestrator.fleet.supervise.log_reader import Destination, LogReader
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
@@ -60,11 +63,13 @@ class Run:
     def finish(self, name: str) -> None:
         self.lan.nodes[name].engine.finish(self.container(name).id, 0)
 
-    def store(self, name: str, second: float, *, also_write: bool = True) -> None:
+    def write(self, name: str, second: float) -> None:
+        self.lan.nodes[name].engine.write(self.container(name).id, lan.moment(second), f"[rank0]: line {second}")
+
+    def store(self, name: str, second: float) -> None:
         """Write a line, which the recorder stores."""
+        self.write(name, second)
         one = self.container(name)
-        if also_write:
-            self.lan.nodes[name].engine.write(one.id, lan.moment(second), f"[rank0]: line {second}")
         with self.record.open_log(name, one.id) as log:
             log.add(RunLine(time=lan.moment(second), node=name, node_rank=one.node_rank, rank=0, text=f"line {second}"))
 
@@ -114,3 +119,19 @@ def test_a_job_that_its_scheduler_queues_again_has_not_ended(run: Run) -> None:
     engine.made[id] = spec, facts
     run.finish("alpha")
     assert [type(one) for one in first(watching)] == [ContainerExited]
+
+
+def test_a_reader_whose_lines_no_one_takes_any_more_ends_with_the_next_line(run: Run) -> None:
+    run.recorder.release()
+    queue, closed, one = SimpleQueue[RunEvent](), Event(), run.container("alpha")
+    into = Destination(record=run.record, queue=queue, pause=closed.wait, closed=closed, stores=False)
+    reader = LogReader(one, into, "")
+    reading = Thread(target=reader.until_its_end, daemon=True)
+    reading.start()
+    run.write("alpha", 1)
+    assert isinstance(queue.get(timeout=10), RunLine)
+    closed.set()
+    run.write("alpha", 2)
+    reading.join(timeout=10)
+    assert not reading.is_alive()
+    assert queue.empty()

@@ -13,7 +13,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.log_reader import LogReader, Pause
+from orchestrator.fleet.supervise.log_reader import Destination, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
@@ -202,7 +202,14 @@ class Follower:
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            reader = LogReader(container, self._record, self._queue, since, self._pause, stores=self._recording.stores)
+            into = Destination(
+                record=self._record,
+                queue=self._queue,
+                pause=self._pause,
+                closed=self._closed,
+                stores=self._recording.stores,
+            )
+            reader = LogReader(container, into, since)
             if self._patient:
                 Thread(target=self._probe, args=(container.node, reader, ended), daemon=True).start()
             self._read_to_end(container, reader)

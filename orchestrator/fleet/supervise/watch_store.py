@@ -30,8 +30,8 @@ what the last lines of a container may take."""
 class StoreWatch:
     """Reads the lines of these containers as the recorder of their run writes them.
 
-    It ends when one container has ended and no other one of a node that answers is left, when it has become the recorder
-    itself, or when the recorder is silent.
+    It ends when one container has ended and no other one on a node that answers is left, when it has become the
+    recorder itself, or when the recorder is silent.
     """
 
     def __init__(
