@@ -16,7 +16,7 @@ from orchestrator.fleet.supervise import watch_store
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.log_reader import Destination, LogReader
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
 from tests import lan
 
@@ -135,3 +135,21 @@ def test_a_reader_whose_lines_no_one_takes_any_more_ends_with_the_next_line(run:
     reading.join(timeout=10)
     assert not reading.is_alive()
     assert queue.empty()
+
+
+def test_lines_of_a_node_that_was_away_at_first_are_shown_when_it_is_back(run: Run) -> None:
+    run.store("beta", 1)
+    run.fail("beta", "containers")
+    away = replace(run.container("beta"), id="")
+    watching = (one for one in watched(run, run.container("alpha"), away) if not isinstance(one, Tick))
+    assert isinstance(next(watching), NodeLost)
+    run.store("beta", 2)
+    run.lan.nodes["beta"].engine.failures.clear()
+    back = next(watching)
+    assert isinstance(back, NodeBack)
+    assert back.container == run.container("beta").id
+    run.store("beta", 3)
+    assert [next(watching).text for _ in range(2)] == ["line 2", "line 3"]  # type: ignore[union-attr]
+    run.finish("beta")
+    run.finish("alpha")
+    assert {one.node for one in watching if isinstance(one, ContainerExited)} == {"alpha", "beta"}

@@ -11,14 +11,12 @@ from threading import Event, Lock, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.log_reader import Destination, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.labels import understood
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -242,7 +240,8 @@ class Follower:
         held: list[str] = []
 
         def look() -> None:
-            held.append(self._find(container))
+            facts = find_again(container, self._record.run_id)
+            held.append(facts.id if facts else "")
 
         try:
             look()
@@ -261,15 +260,6 @@ class Follower:
         if not held[-1]:
             self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
-
-    def _find(self, container: RunningContainer) -> str:
-        """Id of the container; empty if the node has none. Found by its labels if the node never answered before."""
-        if container.id:
-            return container.id if container.node.engine.container(container.id) else ""
-        rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(container.node_rank)}
-        shown = [(understood(facts.labels), facts.id) for facts in container.node.engine.containers(rank)]
-        found = [(says.attempt, id) for says, id in shown if says]
-        return max(found)[1] if found else ""
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:
         """Try until `ready` succeeds, each time over a new connection; False: the following has ended."""
