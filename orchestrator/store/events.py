@@ -149,7 +149,7 @@ class EventReader:
                 stored = dict(database.execute("SELECT container, pos FROM stored"))
         except (sqlite3.Error, OSError) as error:
             return is_damage(error)
-        newest = {one.stem: one for one in segments_in(self._lines)}
+        newest = {one.stem: one for one in segments_in(self._lines) if one.packed or one.size}
         ends = {stem: position(one.number, one.text_size) for stem, one in newest.items()}
         return any(end > stored.get(stem, position(1, 0)) for stem, end in ends.items())
 

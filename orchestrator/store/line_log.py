@@ -223,8 +223,7 @@ class _Tail:
     def write(self, content: bytes) -> None:
         """Whole lines: all of them or none."""
         if self._descriptor < 0:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-            self._descriptor = os.open(self._segment().path, flags, 0o600)
+            self._create()
         written = 0
         try:
             while written < len(content):
@@ -235,16 +234,21 @@ class _Tail:
         self.size += written
 
     def next(self) -> Segment:
-        """Begin the next segment; return the full one."""
+        """Begin the next segment; return the full one. It may be compressed from then on, and so is never the newest
+        one, which other processes open."""
         full = self._segment()
         self.close()
         self.number, self.size = self.number + 1, 0
+        self._create()
         return full
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
+
+    def _create(self) -> None:
+        self._descriptor = os.open(self._segment().path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _segment(self) -> Segment:
         path = self._lines / f"{self.stem}.{self.number:04}.jsonl"

@@ -21,11 +21,15 @@ class Tail:
         self._lines, self._changed = lines, -1
         self._listed: dict[tuple[str, int], Segment] = {}
         self._look()
-        newest = {stem: max((number for one, number in self._listed if one == stem), default=0) for stem in stems}
-        self._at = {
-            stem: (number, len(self._listed[stem, number].content())) if number else (1, 0)
-            for stem, number in newest.items()
-        }
+        stems = set(stems)
+        nodes = {stem.partition("@")[0] for stem in stems}
+        newest = {stem: segment for (stem, _), segment in self._listed.items() if segment.node in nodes}
+        self._ends = {stem: (segment.number, len(segment.content())) for stem, segment in newest.items()}
+        self._at = {stem: self._ends.get(stem, (1, 0)) for stem in stems}
+
+    def add(self, stem: str) -> None:
+        """Read another container of these nodes too, from the end that it had at first."""
+        self._at.setdefault(stem, self._ends.get(stem, (1, 0)))
 
     def new(self) -> list[RunLine]:
         """Lines since the last call, in order of time."""

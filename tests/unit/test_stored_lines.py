@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +15,10 @@ from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import line_log
+from orchestrator.store.event_file import EventFile
+from orchestrator.store.events import EventReader
 from orchestrator.store.run_store import RunStore
+from orchestrator.store.segments import Segment, segments_in
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -181,3 +186,40 @@ def test_a_clock_that_is_set_back_loses_no_line(orch: Orch, follow: bool) -> Non
         out = orch("logs", on=here).out
         shown = sorted(out.replace("[1 beta ] ", "").splitlines())
         assert shown == ["after the clock was set back", "before", "the reason"]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_full_segment_that_is_compressed_after_it_was_listed_is_not_the_one_that_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, waiting, listing = RunStore(tmp_path), list[Callable[[], object]](), line_log.segments_in
+
+    def listed_then_packed(folder: Path, stem: str = "") -> list[Segment]:
+        found = listing(folder, stem)
+        while waiting:
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(line_log, "STORED_BYTES", 10**6)
+    monkeypatch.setattr(line_log, "segments_in", listed_then_packed)
+    monkeypatch.setattr(line_log._PACKER, "submit", lambda pack, *of: waiting.append(partial(pack, *of)))
+    with store.open_log("alpha", "c1") as log:
+        for number in range(200):
+            log.add(said(number))
+            store.settle()
+            assert log.problem == ""
+    assert [one.text for one in store.lines()] == [f"line {number}" for number in range(200)]
+
+
+@pytest.mark.usefixtures("small")
+def test_an_empty_segment_after_a_full_one_leaves_no_event_to_add(tmp_path: Path) -> None:
+    number, lines = 0, tmp_path / "lines"
+    with RunStore(tmp_path).open_log("alpha", "c1") as log:
+        while len(list(lines.glob("*"))) < 2:
+            log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
+            RunStore(tmp_path).settle()
+            number += 1
+    assert [one.size for one in segments_in(lines) if not one.packed] == [0]
+    assert not EventReader(EventFile(tmp_path), lines).is_behind()
+    write(tmp_path, range(number, number + 1))
+    assert len(list(RunStore(tmp_path).lines())) == number + 1

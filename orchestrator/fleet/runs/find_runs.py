@@ -13,7 +13,7 @@ from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, PreflightError, UsageError
-from orchestrator.specs.labels import RunLabels, read_labels
+from orchestrator.specs.labels import RunLabels, read_labels, understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.state.journal import Journal
@@ -188,6 +188,16 @@ def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningCont
         for member in run.members
         if member.container is not None
     )
+
+
+def find_again(container: RunningContainer, run_id: str) -> ContainerFacts | None:
+    """The container as its node reports it; by its labels if the node never answered before. None: there is none."""
+    if container.id:
+        return container.node.engine.container(container.id)
+    rank = {labels.LABEL_RUN: run_id, labels.LABEL_NODE_RANK: str(container.node_rank)}
+    shown = [(understood(facts.labels), facts) for facts in container.node.engine.containers(rank)]
+    newest = max(((says.attempt, facts.id, facts) for says, facts in shown if says), default=None)
+    return newest[2] if newest else None
 
 
 def every_container(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:

@@ -11,14 +11,12 @@ from threading import Event, Lock, Thread
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.log_reader import LogReader, Pause
+from orchestrator.fleet.supervise.log_reader import Destination, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
-from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.labels import understood
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -54,40 +52,43 @@ def follow(
     `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
     with record.recorder() as lock:
-        shown, left = dict[str, str](), tuple(containers)
+        shown, left, ended = dict[str, str](), tuple(containers), frozenset[str]()
         if not lock.take():
             watch = StoreWatch(left, record, lock)
             yield from watch.run_events()
-            shown, left = watch.since, tuple(watch.left.values())
+            shown, left, ended = watch.since, tuple(watch.left.values()), watch.ended
+            if watch.is_over:
+                return
             if watch.is_silent:
                 unstored = Unstored(lock, left, shown)
                 settings = Recording(lock=lock, stores=False)
                 following = Follower(
                     record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings
                 )
-                yield from unstored.run_events(_read(following, left, shown))
+                yield from unstored.run_events(_read(following, left, shown, ended))
+                ended |= {one.node.name for one in left} - unstored.left.keys()
                 left = tuple(unstored.left.values())
             if not lock.is_held:
                 return
         settings = Recording(lock=lock)
         following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
         stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
-        for run_event in _read(following, left, stored):
+        for run_event in _read(following, left, stored, ended):
             if not isinstance(run_event, RunLine) or run_event.time > shown.get(run_event.node, ""):
                 yield run_event
 
 
 def _read(
-    following: Follower, containers: Sequence[RunningContainer], since: Mapping[str, str]
+    following: Follower, containers: Sequence[RunningContainer], since: Mapping[str, str], ended: frozenset[str]
 ) -> Generator[RunEvent, None, None]:
-    """Events of these containers, with their lines after these times."""
+    """Events of these containers, with their lines after these times. `ended`: nodes whose containers have ended."""
     for one in containers:
         following.add(one, since=since[one.node.name])
-    yield from _until_all_ended(following, frozenset(one.node.name for one in containers))
+    yield from _until_all_ended(following, frozenset(one.node.name for one in containers), set(ended))
 
 
-def _until_all_ended(following: Follower, nodes: frozenset[str]) -> Iterator[RunEvent]:
-    away, ended = set[str](), set[str]()
+def _until_all_ended(following: Follower, nodes: frozenset[str], ended: set[str]) -> Iterator[RunEvent]:
+    away = set[str]()
     for run_event in following.run_events():
         yield run_event
         if isinstance(run_event, NodeLost):
@@ -199,7 +200,14 @@ class Follower:
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            reader = LogReader(container, self._record, self._queue, since, self._pause, stores=self._recording.stores)
+            into = Destination(
+                record=self._record,
+                queue=self._queue,
+                pause=self._pause,
+                closed=self._closed,
+                stores=self._recording.stores,
+            )
+            reader = LogReader(container, into, since)
             if self._patient:
                 Thread(target=self._probe, args=(container.node, reader, ended), daemon=True).start()
             self._read_to_end(container, reader)
@@ -232,7 +240,8 @@ class Follower:
         held: list[str] = []
 
         def look() -> None:
-            held.append(self._find(container))
+            facts = find_again(container, self._record.run_id)
+            held.append(facts.id if facts else "")
 
         try:
             look()
@@ -251,15 +260,6 @@ class Follower:
         if not held[-1]:
             self._queue.put(ContainerRemoved(node=name, node_rank=rank))
         return bool(held[-1])
-
-    def _find(self, container: RunningContainer) -> str:
-        """Id of the container; empty if the node has none. Found by its labels if the node never answered before."""
-        if container.id:
-            return container.id if container.node.engine.container(container.id) else ""
-        rank = {labels.LABEL_RUN: self._record.run_id, labels.LABEL_NODE_RANK: str(container.node_rank)}
-        shown = [(understood(facts.labels), facts.id) for facts in container.node.engine.containers(rank)]
-        found = [(says.attempt, id) for says, id in shown if says]
-        return max(found)[1] if found else ""
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:
         """Try until `ready` succeeds, each time over a new connection; False: the following has ended."""

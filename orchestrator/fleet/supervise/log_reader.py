@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from threading import Event
 
@@ -29,21 +29,26 @@ Pause = Callable[[float], object]
 """Waits so many seconds, or until the following has ended."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where the lines of several containers go."""
+
+    record: RunRecord
+    queue: SimpleQueue[RunEvent]
+    pause: Pause
+    closed: Event
+    """Set once no events are taken from the queue any more."""
+    stores: bool
+    """Whether lines are recorded."""
+
+
 class LogReader:
     """Queues and records each line of a container once, however often its connection breaks."""
 
-    def __init__(
-        self,
-        container: RunningContainer,
-        record: RunRecord,
-        queue: SimpleQueue[RunEvent],
-        since: str,
-        pause: Pause,
-        *,
-        stores: bool,
-    ) -> None:
-        self._container, self._record, self._queue, self.last, self._pause = container, record, queue, since, pause
-        self._stores, self._retry_at = stores, float("inf")
+    def __init__(self, container: RunningContainer, into: Destination, since: str) -> None:
+        self._container, self.last = container, since
+        self._record, self._queue, self._pause, self._closed = into.record, into.queue, into.pause, into.closed
+        self._stores, self._retry_at = into.stores, float("inf")
         self.container = container.id
         self.in_touch = Event()
         self.in_touch.set()
@@ -53,8 +58,10 @@ class LogReader:
         veil = veil_at(container.node, container.secrets, self._record.veil)
         with ExitStack() as stack:
             log = stack.enter_context(self._open(container, veil)) if self._stores else None
-            while True:
+            while not self._closed.is_set():
                 for line in container.node.engine.logs(container.id, follow=True, since=self.last):
+                    if self._closed.is_set():
+                        return
                     entry = run_line(container, line, veil)
                     self.last = line.time
                     self._record.note_checkpoint(entry, container.id)  # first: a line that is stored is not read again

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.specs.run import State
+from orchestrator.specs.run import ACTIVE
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -21,16 +21,20 @@ from orchestrator.specs.run_events import (
     Tick,
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
+from orchestrator.store.segments import stem_of
 
 POLL_S, LOOK_EVERY_S, LOOK_S, REST_S = 0.1, 5.0, 15.0, 5.0
 """Seconds between two looks for lines, and between two looks at the containers; what such a look takes at most; and
 what the last lines of a container may take."""
+LOST_EVERY = 6
+"""Looks from one to the next at a node that does not answer: no lines are shown until it has failed to."""
 
 
 class StoreWatch:
     """Reads the lines of these containers as the recorder of their run writes them.
 
-    It ends when all containers have ended, when it has become the recorder itself, or when the recorder is silent.
+    It ends when one container has ended and no other one on a node that answers is left, when it has become the
+    recorder itself, or when the recorder is silent.
     """
 
     def __init__(
@@ -41,7 +45,7 @@ class StoreWatch:
         pause: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lock, self._pause, self._clock = lock, pause, clock
+        self._record, self._lock, self._pause, self._clock = record, lock, pause, clock
         self._tail = record.tail((one.node.name, one.id) for one in containers)
         self.left = {one.node.name: one for one in containers}
         """Containers that have not ended."""
@@ -49,11 +53,21 @@ class StoreWatch:
         self.since = {one.node.name: record.last_time(one.node.name, one.id) for one in containers}
         """Time of the last line of each."""
         self.is_silent = False
-        self._lost = set[str]()
+        self._lost, self._looks = set[str](), 0
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """Nodes whose containers have ended."""
+        return frozenset(self._of.keys() - self.left.keys())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a container has ended, and all others have ended too or are on nodes that do not answer."""
+        return bool(self.ended) and self.left.keys() <= self._lost
 
     def run_events(self) -> Iterator[RunEvent]:
         beat_at = look_at = self._clock()
-        while self.left and not self._lock.is_held:
+        while self.left and not self._lock.is_held and not self.is_over:
             lines = self._new_lines()
             yield from lines or (Tick(),)
             now = self._clock()
@@ -80,20 +94,23 @@ class StoreWatch:
     def _look(self) -> Iterator[RunEvent]:
         """Ask for the containers; what they wrote before their end comes before it."""
         ended = list[ContainerExited | ContainerRemoved]()
-        asked = [one for one in self.left.values() if one.id]
-        for outcome in fan_out(asked, lambda one: one.node.engine.container(one.id), timeout_s=LOOK_S):
+        asked = [one for name, one in self.left.items() if name not in self._lost or not self._looks % LOST_EVERY]
+        self._looks, run_id = self._looks + 1, self._record.run_id
+        for outcome in fan_out(asked, lambda one: find_again(one, run_id), timeout_s=LOOK_S):
             name, rank, facts = outcome.item.node.name, outcome.item.node_rank, outcome.result
             if outcome.error:
                 if name not in self._lost:
                     self._lost.add(name)
                     yield NodeLost(node=name, node_rank=rank, error=outcome.error)
                 continue
-            if name in self._lost:
+            if name in self._lost or not outcome.item.id:
                 self._lost.discard(name)
-                yield NodeBack(node=name, node_rank=rank, container=outcome.item.id)
+                yield NodeBack(node=name, node_rank=rank, container=facts.id if facts else "")
+            if facts and not outcome.item.id:
+                self._find(RunningContainer.of(outcome.item.node, rank, facts))
             if facts is None:
                 ended.append(ContainerRemoved(node=name, node_rank=rank))
-            elif facts.state not in (State.RUNNING, State.CREATED):
+            elif facts.state not in ACTIVE:
                 ended.append(ContainerExited(node=name, node_rank=rank, container=facts))
             else:
                 continue
@@ -101,6 +118,12 @@ class StoreWatch:
         for one in ended:
             yield from self._rest_of(one.node)
         yield from ended
+
+    def _find(self, container: RunningContainer) -> None:
+        """Read the lines of a container whose node did not answer at first."""
+        name = container.node.name
+        self.left[name] = self._of[name] = container
+        self._tail.add(stem_of(name, container.id))
 
     def _rest_of(self, node: str) -> Iterator[RunLine]:
         """The last lines of a container that has ended, which the recorder may write a moment later."""
