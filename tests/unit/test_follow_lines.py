@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from contract.events import Finished, StepDone
+from contract.events import Finished, GenerationStarted, NodesRecovered, Restarting, StepDone
 from orchestrator.specs.run_events import RunLine, Tick
-from orchestrator.state.facts import LineRead, NodeAnswered
+from orchestrator.state.facts import ContainerSeen, LineRead, NodeAnswered, NodeUnanswered, RunSeen
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
@@ -16,7 +16,7 @@ from orchestrator.watch.follow_lines import FollowLines
 from orchestrator.watch.words import SHOWN_OTHERWISE
 from tests import run_streams
 from tests.each_case import failures_of
-from tests.run_streams import CASES, RUN_ID, T0, Expected, Stream, iso
+from tests.run_streams import CASES, RUN_ID, T0, Expected, Stream, container, iso, liveness
 from tests.unit.test_one_verdict import state_of
 
 
@@ -34,6 +34,51 @@ def finished_after_a_restart() -> Stream:
     made = run_streams.resumed()
     made.agents(20, Finished(outcome="done", exit_code=0))
     made.answer(21)
+    return made
+
+
+def hang_that_restarts() -> Stream:
+    made = run_streams.sigstop()
+    made.event(100, "alpha", Restarting(outcome="infrastructure", node="gamma", reason="hung", restarts_left=2))
+    made.agents(102, GenerationStarted(generation=2))
+    made.event(110, "alpha", StepDone(step=120, loss=0.1), 0)
+    return made
+
+
+def hang_that_ends() -> Stream:
+    made = run_streams.sigstop()
+    made.agents(100, Finished(outcome="infrastructure", exit_code=1, node="gamma", reason="hung"))
+    return made
+
+
+def hang_of_another_rank() -> Stream:
+    made = run_streams.sigstop()
+    made.event(90, "alpha", liveness("idle", True, "rank 1 on beta is idle", (1,), 72))
+    return made
+
+
+def replanned(made: Stream) -> Stream:
+    """The run continues without gamma, as its supervisor sees it: no node is asked for the run."""
+    seen = [ContainerSeen(seen=T0, node=name, facts=container(name)) for name in made.names]
+    made.facts = [*made.facts[:2], *seen, *(fact for fact in made.facts[2:] if not isinstance(fact, RunSeen))]
+    made.names = made.names[:2]
+    made.claim(170, 1, "replan")
+    made.start(180, 1)
+    for name in made.names:
+        made.facts.append(ContainerSeen(seen=T0 + 181, node=name, facts=container(name, attempt=1)))
+    made.answer(182, "alpha")
+    return made
+
+
+def replanned_without_a_silent_node() -> Stream:
+    made = run_streams.trained()
+    made.facts.append(NodeUnanswered(seen=T0 + 50, node="gamma", error="no answer in 5 s"))
+    return replanned(made)
+
+
+def peer_that_sends_again() -> Stream:
+    made = run_streams.peer_silent()
+    made.event(30, "alpha", NodesRecovered(nodes=("beta",)))
     return made
 
 
@@ -59,6 +104,19 @@ def test_each_stream_has_the_marks_of_its_verdict() -> None:
         ),
         (run_streams.resumed, ["· all ranks were restarted once; last cause: alpha: killed (restarts left: 2)"]),
         (finished_after_a_restart, ["· all ranks were restarted once; last cause: alpha: killed (restarts left: 2)"]),
+        (
+            hang_that_restarts,
+            [
+                "! rank 2 (gamma) is stopped (SIGSTOP)",
+                "· all ranks were restarted once; last cause: gamma: hung (restarts left: 2)",
+            ],
+        ),
+        (hang_that_ends, ["! rank 2 (gamma) is stopped (SIGSTOP)"]),
+        (hang_of_another_rank, ["! rank 2 (gamma) is stopped (SIGSTOP)", "! rank 1 on beta is idle"]),
+        (lambda: replanned(run_streams.sigstop()), ["! rank 2 (gamma) is stopped (SIGSTOP)"]),
+        (lambda: replanned(run_streams.peer_silent()), ["! beta sends nothing to the coordinator"]),
+        (replanned_without_a_silent_node, ["! gamma does not answer this computer: no answer in 5 s"]),
+        (peer_that_sends_again, ["! beta sends nothing to the coordinator", "· beta sends again"]),
         (run_streams.good_end, []),
         (run_streams.failed_rank, []),
     ],
