@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.specs.run_events import RunEvent, RunLine
+from orchestrator.specs.run_events import Replanned, RunEvent, RunLine
 from orchestrator.state.condition import SEVERITIES, Code, Condition
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import RunState
@@ -28,6 +28,8 @@ class FollowLines:
 
     def after(self, run_event: RunEvent, state: RunState, now: float) -> list[str]:
         """Lines after an event of the follower; after events of ranks, at most once in a second."""
+        if isinstance(run_event, Replanned):
+            return []  # the state is still that of the attempt before
         if isinstance(run_event, RunLine):
             soon = run_event.rank is not None and now - self._looked < EVERY_S
             if run_event.event is None or soon:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from contract.events import Finished, GenerationStarted, NodesRecovered, Restarting, StepDone
-from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.specs.run_events import Replanned, RunLine, Tick
 from orchestrator.state.facts import ContainerSeen, LineRead, NodeAnswered, NodeUnanswered, RunSeen
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
@@ -135,6 +135,11 @@ def test_a_node_that_answers_again() -> None:
         "! beta does not answer this computer: no answer in 5 s", "  → orch doctor --nodes beta",
         "· beta answers again",
     ]  # fmt: skip
+
+
+def test_nothing_of_the_attempt_before_is_shown_with_the_next_plan() -> None:
+    stream = run_streams.one_node_silent()
+    assert FollowLines().after(Replanned(plan=stream.plan), state_of(stream.facts), T0 + 21) == []
 
 
 def test_a_condition_that_becomes_more_severe_is_shown_again() -> None:

@@ -155,6 +155,8 @@ class _Stages:
     def hear(self, update: Update) -> None:
         if isinstance(update, Replanned):
             self._plan, self._joined = update.plan, False
+            self._arrivals.hear(update)
+            return  # the state is still that of the attempt before
         if new := self._arrivals.hear(update):
             self._report(f"· {', '.join(new)} reached the master ({len(self._arrivals.here)} of {self._plan.nnodes})")
         ranks = [rank for node in self._arrivals.state.members for rank in node.part.ranks.values()]

@@ -47,6 +47,7 @@ class Arrivals:
         """Return the nodes that have arrived since the last call; to be called with all events of a run."""
         if isinstance(update, Replanned):
             self._plan, self.here = update.plan, []
+            return []  # the state is still that of the attempt before
         is_line, new = isinstance(update, RunLine), list[str]()
         if not self.missing or (isinstance(update, RunLine) and update.rank is None):
             return new
