@@ -15,6 +15,7 @@ from contract.cost_model.forecast import read_forecast
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, fetch, folder_digest
 from orchestrator.fleet.runs.compare import facts_of
+from orchestrator.fleet.runs.load_state import samples_per_step_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import PreflightError
 from orchestrator.specs.run import RUN_ID
@@ -279,6 +280,16 @@ def test_a_node_that_is_gone_is_left_out_and_a_step_keeps_its_samples(orch: Orch
     Path("inventory.yaml").write_text("nodes:\n  other: {address: 10.0.0.99}\n")
     gone = orch("runs", "rerun", "old-9", "-y")
     assert (gone.code, "no node of run old-9 is in inventory.yaml: alpha, beta, gamma" in gone.err) == (3, True)
+
+
+def test_a_step_keeps_its_samples_where_the_last_attempt_did_not_start() -> None:
+    record = recorded("old-9")
+    say(record, happening("joined", samples_per_step=48), happening("joined"))
+    plan = record.plan()
+    assert plan
+    record.save_plan(replace(plan, attempt=1), {name: f"{name}-1" for name in THREE})
+    assert samples_per_step_of(record) == 48
+    assert facts_of(record)["outcome"]["samples per step"] == 48
 
 
 def test_an_image_that_was_built_again_is_named(orch: Orch) -> None:

@@ -64,7 +64,7 @@ def rerun(
 
 def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> LaunchOptions:
     """Return the options with command, nodes and rank 0 of the plan. ConfigError: no node or data of it is left."""
-    from orchestrator.fleet.runs.compare import samples_per_step_of
+    from orchestrator.fleet.runs.load_state import samples_per_step_of
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.plan.command import same_step
 

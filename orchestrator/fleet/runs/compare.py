@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.fleet.runs.load_state import recorded_state
+from orchestrator.fleet.runs.load_state import recorded_state, samples_per_step_of
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.report import report_of
 from orchestrator.plan.command import is_own_script
@@ -66,7 +66,7 @@ def facts_of(record: RunRecord) -> dict[str, dict[str, Value]]:
             "nodes": ", ".join(forecast.chosen.nodes),
             "left out": ", ".join(one.node for one in forecast.left_out),
         }
-    facts[OUTCOME] = dict(_outcome(report, state, plan))
+    facts[OUTCOME] = dict(_outcome(report, state, plan, samples_per_step_of(record)))
     return facts
 
 
@@ -157,7 +157,9 @@ def _versions(report: RunReport) -> Iterator[tuple[str, Value]]:
     yield "backend", report.backend or None
 
 
-def _outcome(report: RunReport, state: RunState, plan: Plan | None) -> Iterator[tuple[str, Value]]:
+def _outcome(
+    report: RunReport, state: RunState, plan: Plan | None, samples_per_step: int | None
+) -> Iterator[tuple[str, Value]]:
     failure, leader = report.postmortem.failure, state.leader
     checkpoint = leader.part.checkpoint if leader else None
     yield "state", report.state
@@ -173,14 +175,9 @@ def _outcome(report: RunReport, state: RunState, plan: Plan | None) -> Iterator[
         yield f"best {words}", min(curve.y) if curve else None
     speed = report.measured_per_s
     yield f"{report.unit or 'samples'}/s (mean)", None if speed is None else round(speed, 1)
-    yield "samples per step", state.samples_per_step
+    yield "samples per step", samples_per_step
     yield "seconds", round(report.seconds, 1) or None
     yield from sorted(faults_of(state).items())
-
-
-def samples_per_step_of(record: RunRecord) -> int | None:
-    """Samples of each step, as the ranks reported them last; None if they did not."""
-    return recorded_state(record, time.time()).samples_per_step
 
 
 def as_data(rows: Iterable[Compared]) -> list[dict[str, Any]]:

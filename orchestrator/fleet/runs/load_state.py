@@ -81,6 +81,12 @@ def recorded_progress(record: RunRecord, seen: float) -> RunState:
     return state
 
 
+def samples_per_step_of(record: RunRecord) -> int | None:
+    """Samples of each step, as ranks of any attempt reported them last; None if they did not."""
+    events = (line.event for line in record.events(GroupJoined, newest_first=True))
+    return next((one.samples_per_step for one in events if isinstance(one, GroupJoined) and one.samples_per_step), None)
+
+
 def recorded_phase(record: RunRecord, seen: float) -> Phase:
     """The phase of a run of which no node shows a container, by the entries of its record alone."""
     state = RunState(run_id=record.run_id)
