@@ -53,7 +53,7 @@ def _liveness(state: RunState, now: float) -> Iterator[Condition]:
         return
     part = coordinator.part
     if report := part.liveness:
-        since = part.liveness_at - max(0.0, report.seconds or 0.0)
+        since = part.by_our_clock(part.liveness_at) - max(0.0, report.seconds or 0.0)
         code = RULES.get(report.rule or "", Code.WAITING_FOR_RANK)
         yield _reported(state, report, code, _severity(report, now - since), since)
     if report := part.exchange:
@@ -112,13 +112,14 @@ def _peers(state: RunState, now: float) -> Iterator[Condition]:
     if coordinator is None:
         return
     part, known = coordinator.part, {one.name for one in state.members}
-    for name, since in part.waiting_for.items():
+    for name, at in part.waiting_for.items():
+        since = part.by_our_clock(at)
         severity: Severity = "warning" if now - since >= ABSENT_S else "info"
         if name in known:
             yield Condition(code=Code.NODE_ABSENT, severity=severity, node=name, since=since)
-    for name, since in part.peers_silent.items():
+    for name, at in part.peers_silent.items():
         if name in known:
-            yield Condition(code=Code.PEER_SILENT, severity="warning", node=name, since=since)
+            yield Condition(code=Code.PEER_SILENT, severity="warning", node=name, since=part.by_our_clock(at))
 
 
 def _nodes(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:

@@ -53,6 +53,8 @@ SHORT_CHARS = 16 * 1024
 MOST_NAMES = 256
 SET_BACK_S = 1.0
 """Seconds by which a line may be older than the one before it: the two streams of a container are merged."""
+CAUGHT_UP_S = 10.0
+"""Seconds after the first line of a node from which its lines are read as they are written. Those before may be old."""
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
@@ -90,6 +92,10 @@ def _written_at(part: AttemptPart, time: str, seen: float) -> float:
         part.clock_ahead_s = written - part.read_at
     part.clock_ahead_s = max(part.clock_ahead_s, written - seen)
     part.read_at = min(seen, written - part.clock_ahead_s)
+    part.first_seen_at = seen if part.first_seen_at is None else part.first_seen_at
+    if seen - part.first_seen_at >= CAUGHT_UP_S:
+        behind = seen - part.read_at
+        part.clock_behind_s = behind if part.clock_behind_s is None else min(part.clock_behind_s, behind)
     return part.read_at
 
 

@@ -94,7 +94,8 @@ def work_of(state: RunState) -> RankPosition | None:
 
 
 def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float, last_line: str) -> RunProgress:
-    age_s = max(0.0, now - part.progress_at)
+    at = part.by_our_clock(part.progress_at)
+    age_s = max(0.0, now - at)
     is_before_restart = part.is_restarting or part.progress_generation != len(part.starts)
     moves = phase is Phase.RUNNING and not is_before_restart and age_s < NO_PROGRESS_S
     left = event.remaining_s
@@ -112,7 +113,7 @@ def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float,
         compute_s=MappingProxyType({} if is_before_restart else known),
         waiting=part.shares.get("waiting"),
         exchanging=part.shares.get("exchanging"),
-        at=part.progress_at,
+        at=at,
         age_s=age_s,
         is_before_restart=is_before_restart,
         last_line=last_line,
@@ -120,9 +121,9 @@ def _reported(part: AttemptPart, event: ProgressEvent, phase: Phase, now: float,
 
 
 def _read(part: AttemptPart, phase: Phase, now: float, last_line: str) -> RunProgress:
-    event, at = part.printed or OutputProgress(), part.printed_at
+    event, at = part.printed or OutputProgress(), part.by_our_clock(part.printed_at)
     age_s, known = max(0.0, now - at), event.unit in UNITS
-    is_before_restart = part.is_restarting or at < (part.started_at or at)
+    is_before_restart = part.is_restarting or part.printed_at < (part.started_at or part.printed_at)
     moves = phase is Phase.RUNNING and not is_before_restart
     return RunProgress(
         origin="output",
@@ -147,8 +148,8 @@ def _printed(parts: list[AttemptPart]) -> AttemptPart | None:
     """The part with the newest report of the lowest rank that prints its progress; one that is silent does not count
     while another one prints."""
     printing = [part for part in parts if part.printed]
-    newest = max((part.printed_at for part in printing), default=0.0)
-    fresh = [part for part in printing if newest - part.printed_at <= SILENT_S]
+    newest = max((part.by_our_clock(part.printed_at) for part in printing), default=0.0)
+    fresh = [part for part in printing if newest - part.by_our_clock(part.printed_at) <= SILENT_S]
     return min(fresh, key=_rank_of, default=None)
 
 

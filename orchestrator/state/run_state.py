@@ -146,6 +146,15 @@ class AttemptPart:
     """Hashes of its newest lines, the newest last."""
     clock_ahead_s: float = 0.0
     """Seconds to subtract from its times: its clock was ahead, or was set back."""
+    first_seen_at: float | None = None
+    """When this computer read its first line."""
+    clock_behind_s: float | None = None
+    """Seconds by which lines that were read as they were written seem old, at least: its clock is behind. None: no line
+    was read so."""
+
+    def by_our_clock(self, at: float) -> float:
+        """The same moment by the clock of this computer."""
+        return at + (self.clock_behind_s or 0.0)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,7 +30,8 @@ def run_view(state: RunState, now: float) -> RunView:
     judged = verdict(state, now)
     figures = progress_of(state, judged.phase, now)
     run, plan = state.run, state.plan
-    read = [node.part.read_at for node in state.members if node.part.read_at is not None]
+    parts = [node.part for node in state.members]
+    read = [part.by_our_clock(part.read_at) for part in parts if part.read_at is not None]
     own = run if run and run.command else None
     return RunView(
         run_id=printable(state.run_id),

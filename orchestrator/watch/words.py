@@ -267,7 +267,7 @@ def over_words(condition: Condition) -> str:
 
 
 def _name(condition: Condition) -> str:
-    """Of its node: without a record, that of one that does not answer is not known."""
+    """Name of its node: without a record, one that does not answer has none."""
     return "a node of the run" if condition.node == "?" else condition.node
 
 

@@ -159,6 +159,29 @@ def test_a_clock_that_is_set_back_leaves_ages_as_they_are() -> None:
         assert shown.step == 29
 
 
+def test_a_clock_that_is_behind_leaves_ages_as_they_are() -> None:
+    """That of the coordinator, by 10 minutes: nothing has lasted longer for that."""
+
+    def behind(stream: Stream) -> list[Fact]:
+        return [
+            replace(one, line=replace(one.line, time=iso(one.seen - 600))) if isinstance(one, LineRead) else one
+            for one in stream.facts
+        ]
+
+    s = trained(200)
+    s.event(80, "alpha", LivenessReported(rule="computing", text="rank 1 computes", seconds=60.0))
+    s.event(80, "alpha", WaitingForNodes(nodes=("beta",), seconds=5.0))
+    s.event(80, "alpha", NodesStalled(nodes=("gamma",), seconds=8.0))
+    s.event(80, "alpha", StepDone(step=210, remaining_s=90.0), 0)
+    right, late, now = state_of(s.facts), state_of(behind(s)), T0 + 85
+    assert verdict(late, now).conditions == verdict(right, now).conditions
+    assert progress_of(late, Phase.RUNNING, now) == progress_of(right, Phase.RUNNING, now)
+
+    hanging = [one for one in behind(s) if one.seen < T0 + 5]  # all is read at once, and then nothing comes
+    hanging = [replace(one, seen=T0 + 600) if isinstance(one, LineRead) else one for one in hanging]
+    assert progress_of(state_of(hanging), Phase.RUNNING, T0 + 700).age_s == pytest.approx(1296)
+
+
 def test_a_script_that_reports_no_steps_has_optimizer_steps() -> None:
     """Those of the lowest rank; of one whose steps are counted."""
     s = plain_script()
