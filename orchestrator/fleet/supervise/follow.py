@@ -190,12 +190,12 @@ class Follower:
         """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
         beat_at = time.monotonic()
         while not self._closed.wait(SETTLE_S):
-            self._record.settle()
-            if time.monotonic() >= beat_at:
+            if time.monotonic() >= beat_at:  # before lines are written, which may wait for other processes
                 beat_at = time.monotonic() + BEAT_S
                 with self._turn:  # a lock that is taken after the end would be held by no one
                     if not self._closed.is_set() and self._recording.lock.take():
                         self._recording.lock.beat()
+            self._record.settle()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
