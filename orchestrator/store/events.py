@@ -31,6 +31,8 @@ MOST_STEPS, LOOK_EVERY = 500_000, 20_000
 """Rows with steps beyond which every second one of the older half is removed; and new rows between two looks."""
 RESOURCES_FOR = timedelta(days=7)
 """Age from which one sample of resources a minute stays."""
+MOST_BYTES = 1024 * 1024
+"""Lines that one call reads to add events that are missing: it takes some hundredths of a second."""
 _MARK = b'"text": "' + EVENT_MARK.encode()
 _EVENT_LINES = Needles(texts=(_MARK,))
 _NOT_STORED = ("", LineRedrawn.kind)
@@ -64,40 +66,34 @@ class EventWriter:
         self._database: sqlite3.Connection | None = None
         self._inode, self._retry_at, self._new = 0, 0.0, 0
         self._stored: dict[str, int] = {}
+        self._is_behind = self._is_removed = False
         self.full: dict[str, int] = {}
         """End of the newest full segment of a container: the next line is the first one of the next segment."""
 
-    def add(self, pieces: Mapping[str, Sequence[Piece]] | None = None) -> None:
-        """Add the events of these pieces of each container, and those of earlier lines that are missing. A failure is
-        left to the next call."""
+    def add(self, pieces: Mapping[str, Sequence[Piece]] | None = None) -> bool:
+        """Add the events of these pieces of each container, and those of earlier lines that are missing, of at most
+        `MOST_BYTES` of them: others wait for the lock. Return whether another call adds more."""
         if time.monotonic() < self._retry_at:
-            return
+            return False
         try:
             fresh = self._database is None or self._inode != self._file.inode
             database = self._open() if fresh or self._database is None else self._database
             with transaction(database):
-                for stem in sorted({one.stem for one in segments_in(self._lines)}) if fresh else ():
-                    self._catch_up(database, stem)
-                for stem, of_stem in (pieces or {}).items():
-                    for number, offset, content in of_stem:
-                        known, at = self._stored.get(stem, position(1, 0)), position(number, offset)
-                        if known == self.full.get(stem):
-                            known = position((known >> 32) + 1, 0)
-                        if known > at:  # a crash took the lines away again
-                            database.execute("DELETE FROM events WHERE container = ? AND pos >= ?", (stem, at))
-                        if known < at:
-                            self._catch_up(database, stem)
-                        else:
-                            self._insert(database, stem, number, offset, content)
+                self._stored = dict(database.execute("SELECT container, pos FROM stored"))
+                complete = [self._add(database, stem, of_stem) for stem, of_stem in (pieces or {}).items()]
+                self._is_behind = (fresh or self._is_behind or not all(complete)) and self._catch_up(database)
             if fresh or self._new >= LOOK_EVERY:
                 self._new = 0
                 _thin(database)
+            self._is_removed = False
         except (sqlite3.Error, OSError) as error:
             self.close()
-            if is_damage(error):
+            if is_damage(error) and not self._is_removed:
                 self._file.remove()
-            else:
-                self._retry_at = time.monotonic() + RETRY_S
+                self._is_removed = True
+                return True
+            self._retry_at = time.monotonic() + RETRY_S
+        return self._is_behind
 
     def close(self) -> None:
         if self._database:
@@ -109,16 +105,38 @@ class EventWriter:
         self.close()
         self._database = database = self._file.open()
         self._inode = self._file.inode
-        self._stored = dict(database.execute("SELECT container, pos FROM stored"))
         return database
 
-    def _catch_up(self, database: sqlite3.Connection, stem: str) -> None:
-        for segment in segments_in(self._lines, stem):
-            known = self._stored.get(stem, position(1, 0))
+    def _add(self, database: sqlite3.Connection, stem: str, pieces: Sequence[Piece]) -> bool:
+        """Add these pieces; whether no earlier line is missing."""
+        for number, offset, content in pieces:
+            known, at = self._stored.get(stem, position(1, 0)), position(number, offset)
+            if known == self.full.get(stem):
+                known = position((known >> 32) + 1, 0)
+            if known > at:  # a crash took the lines away again
+                database.execute("DELETE FROM events WHERE container = ? AND pos >= ?", (stem, at))
+            if known < at:
+                return False
+            self._insert(database, stem, number, offset, content)
+        return True
+
+    def _catch_up(self, database: sqlite3.Connection) -> bool:
+        """Add events of lines that are missing; whether more may be."""
+        added = 0
+        for segment in segments_in(self._lines):
+            known = self._stored.get(segment.stem, position(1, 0))
             number, offset = known >> 32, known & 0xFFFFFFFF
-            if segment.number >= number:
-                offset = offset if segment.number == number else 0
-                self._insert(database, stem, segment.number, offset, segment.content()[offset:])
+            if segment.number > number:
+                offset = 0
+            elif segment.number < number or (not segment.packed and segment.size <= offset):
+                continue
+            if added >= MOST_BYTES:
+                return True
+            content = segment.content()[offset:]
+            if content or segment.number > number:
+                self._insert(database, segment.stem, segment.number, offset, content)
+                added += len(content)
+        return False
 
     def _insert(self, database: sqlite3.Connection, stem: str, number: int, offset: int, content: bytes) -> None:
         rows = list(_rows(content, stem, position(number, offset)))

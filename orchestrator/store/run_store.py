@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from contract.events import Event
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventCursor, EventReader, EventWriter
-from orchestrator.store.line_log import LineLog, end_of, locked, open_log, settle
+from orchestrator.store.line_log import LOOK_S, LineLog, end_of, locked, open_log, settle
 from orchestrator.store.read_lines import WantedLines, merged
 from orchestrator.store.search import ANY_LINE, Needles
 from orchestrator.store.segments import FOLDER, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
 from orchestrator.store.tail import Tail
+
+READER_WAIT_S = 1.0
+"""For the lock of the lines, which a writer holds for milliseconds."""
 
 
 class RunStore:
@@ -126,12 +130,18 @@ class RunStore:
             return None
         reader = EventReader(file, lines)
         if reader.is_behind():
-            with suppress(OSError), locked(self.folder, wait_s=0.0):  # whoever holds it adds them
-                writer = EventWriter(file, lines)
-                writer.add()
-                writer.add()  # the first one may have removed a damaged file
-                writer.close()
+            self._catch_up(EventWriter(file, lines))
         return reader
+
+    def _catch_up(self, writer: EventWriter) -> None:
+        """Add the events that are missing, piece by piece: a recorder writes its lines in between."""
+        with suppress(OSError), closing(writer):  # whoever holds the lock for longer adds them
+            is_behind = True
+            while is_behind:
+                with locked(self.folder, wait_s=READER_WAIT_S):
+                    is_behind = writer.add()
+                if is_behind:
+                    time.sleep(2 * LOOK_S)
 
     def _segments(self, node: str | Collection[str] | None = None) -> list[Segment]:
         """Segments of a node, of several or of all, container by container in the order begun, each in the order

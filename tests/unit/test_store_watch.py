@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from queue import SimpleQueue
 from threading import Event, Thread
 
@@ -85,6 +86,10 @@ def first(happenings: Iterator[RunEvent], most: int = 200) -> list[RunEvent]:
     return [one for one in found if not isinstance(one, Tick)]
 
 
+def next_line(happenings: Iterator[RunEvent], most: int = 3000) -> str:
+    return next((one.text for one in islice(happenings, most) if isinstance(one, RunLine)), "")
+
+
 def test_a_watcher_ends_when_one_node_has_ended_and_the_other_is_silent(run: Run) -> None:
     run.fail("beta")
     run.finish("alpha")
@@ -153,3 +158,15 @@ def test_lines_of_a_node_that_was_away_at_first_are_shown_when_it_is_back(run: R
     run.finish("beta")
     run.finish("alpha")
     assert {one.node for one in watching if isinstance(one, ContainerExited)} == {"alpha", "beta"}
+
+
+def test_lines_after_a_clock_was_set_back_are_shown_by_a_watcher_that_takes_over(run: Run) -> None:
+    watching = watched(run, run.container("alpha"))
+    next(watching)
+    run.store("alpha", 30)
+    assert next_line(watching) == "line 30"
+    run.recorder.release()
+    run.write("alpha", 40)
+    assert next_line(watching) == "line 40"
+    run.write("alpha", 5)
+    assert next_line(watching) == "line 5"

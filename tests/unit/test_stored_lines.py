@@ -6,15 +6,16 @@ import os
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
+from contract.events import StepDone
 from orchestrator.fleet.runs.read_logs import Filter, _newest
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
-from orchestrator.store import line_log
+from orchestrator.store import events, line_log
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventReader
 from orchestrator.store.run_store import RunStore
@@ -223,3 +224,33 @@ def test_an_empty_segment_after_a_full_one_leaves_no_event_to_add(tmp_path: Path
     assert not EventReader(EventFile(tmp_path), lines).is_behind()
     write(tmp_path, range(number, number + 1))
     assert len(list(RunStore(tmp_path).lines())) == number + 1
+
+
+@pytest.mark.usefixtures("small")
+def test_a_recorder_writes_while_a_reader_makes_the_table_of_events_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MOST_BYTES", 1)
+    monkeypatch.setattr(line_log, "STORED_BYTES", 10**6)
+    store, given = RunStore(tmp_path), [event("step", step=number).removeprefix("[rank0]: ") for number in range(300)]
+    with store.open_log("alpha", "c1") as log:
+        for number, text in enumerate(given[:298]):
+            log.add(said(number, text))
+            store.settle()
+        EventFile(tmp_path).remove()
+        writing = iter(range(298, 300))
+
+        def write_one(_s: float) -> None:
+            """Write without waiting for the lock."""
+            for number in islice(writing, 1):
+                log.add(said(number, given[number]))
+                with line_log.locked(tmp_path, wait_s=0.0):
+                    pass
+                store.settle()
+
+        monkeypatch.setattr("time.sleep", write_one)
+        found = list(store.events(StepDone))
+        assert list(writing) == []
+        assert log.problem == ""
+    assert [one.event.step for one in found if one.event] == list(range(300))  # type: ignore[attr-defined]
+    assert not EventReader(EventFile(tmp_path), tmp_path / "lines").is_behind()

@@ -73,9 +73,8 @@ def follow(
         settings = Recording(lock=lock)
         following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
         stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
-        for run_event in _read(following, left, stored, ended):
-            if not isinstance(run_event, RunLine) or run_event.time > shown.get(run_event.node, ""):
-                yield run_event
+        ahead = {node: time for node, time in shown.items() if time != stored.get(node)}
+        yield from _without(ahead, _read(following, left, stored, ended))
 
 
 def _read(
@@ -85,6 +84,18 @@ def _read(
     for one in containers:
         following.add(one, since=since[one.node.name])
     yield from _until_all_ended(following, frozenset(one.node.name for one in containers), set(ended))
+
+
+def _without(ahead: dict[str, str], run_events: Iterator[RunEvent]) -> Iterator[RunEvent]:
+    """Leave out the lines that were shown before they were stored: of each node those up to the one of this time. All
+    that follow are new, also those with earlier times, of a node whose clock was set back."""
+    for run_event in run_events:
+        if isinstance(run_event, RunLine) and (last := ahead.get(run_event.node)):
+            if run_event.time >= last:
+                del ahead[run_event.node]
+            if run_event.time <= last:
+                continue
+        yield run_event
 
 
 def _until_all_ended(following: Follower, nodes: frozenset[str], ended: set[str]) -> Iterator[RunEvent]:
@@ -190,12 +201,12 @@ class Follower:
         """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
         beat_at = time.monotonic()
         while not self._closed.wait(SETTLE_S):
-            self._record.settle()
-            if time.monotonic() >= beat_at:
+            if time.monotonic() >= beat_at:  # before lines are written, which may wait for other processes
                 beat_at = time.monotonic() + BEAT_S
                 with self._turn:  # a lock that is taken after the end would be held by no one
                     if not self._closed.is_set() and self._recording.lock.take():
                         self._recording.lock.beat()
+            self._record.settle()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()

@@ -149,7 +149,7 @@ class Unstored:
         shown: dict[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shown`: time of the newest line of each node, which is kept up to date."""
+        """`shown`: time of the last line of each node, which is kept up to date."""
         self._lock, self._shown, self._clock = lock, shown, clock
         self.left = {one.node.name: one for one in containers}
         """Containers that have not ended."""
@@ -171,6 +171,6 @@ class Unstored:
 
     def _note(self, run_event: RunEvent) -> None:
         if isinstance(run_event, RunLine):
-            self._shown[run_event.node] = max(run_event.time, self._shown[run_event.node])
+            self._shown[run_event.node] = run_event.time
         elif isinstance(run_event, ContainerExited | ContainerRemoved):
             self.left.pop(run_event.node, None)
