@@ -12,6 +12,7 @@ from contract.events import StepDone
 from contract.log_lines import split_rank
 from orchestrator.checks.slow_ranks import slow_ranks
 from orchestrator.state.condition import Code, Condition, Scalar
+from orchestrator.watch import follow_lines
 from orchestrator.watch.words import words
 from tests import lan
 from tests.json_output import json_data
@@ -93,7 +94,8 @@ def test_status_says_nothing_where_all_are_alike(orch: Orch) -> None:
     assert json_data(orch("status", "--json", on=here).out)["conditions"] == []
 
 
-def test_a_launch_flags_it_once(orch: Orch) -> None:
+def test_a_launch_flags_it_once(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_lines, "EVERY_S", 0.0)  # the run is over within the second between two looks
     here = lan.lan(*THREE, says=(line(40, compute_s=TWICE), line(50, compute_s=TWICE)))
     ran = orch("launch", on=here)
     assert ran.err.count("! gamma takes 2.1 x the others' time for its part of a step") == 1

@@ -13,7 +13,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
 from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.supervise.log_reader import Destination, LogReader, Pause
+from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError
@@ -211,7 +211,7 @@ class Follower:
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            into = Destination(
+            into = LineTarget(
                 record=self._record,
                 queue=self._queue,
                 pause=self._pause,

@@ -30,7 +30,7 @@ Pause = Callable[[float], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Destination:
+class LineTarget:
     """Where the lines of several containers go."""
 
     record: RunRecord
@@ -45,7 +45,7 @@ class Destination:
 class LogReader:
     """Queues and records each line of a container once, however often its connection breaks."""
 
-    def __init__(self, container: RunningContainer, into: Destination, since: str) -> None:
+    def __init__(self, container: RunningContainer, into: LineTarget, since: str) -> None:
         self._container, self.last = container, since
         self._record, self._queue, self._pause, self._closed = into.record, into.queue, into.pause, into.closed
         self._stores, self._retry_at = into.stores, float("inf")
