@@ -128,7 +128,7 @@ class EventWriter:
             number, offset = known >> 32, known & 0xFFFFFFFF
             if segment.number > number:
                 offset = 0
-            elif segment.number < number or (not segment.packed and segment.size <= offset):
+            elif segment.number < number or (not segment.packed and 0 < segment.size <= offset):
                 continue
             if added >= MOST_BYTES:
                 return True

@@ -116,6 +116,15 @@ def stem_of(node: str, container: str) -> str:
 def segments_in(folder: Path, stem: str = "") -> list[Segment]:
     """Segments of one container or of all, each container's in the order written. Of one that is there twice, since
     a crash came after its compression, the compressed one."""
+    found = _listed(folder, stem)
+    newest = {one.stem: one.number for one in sorted(found.values(), key=lambda one: one.number)}
+    if len(found) < sum(newest.values()):  # one that is compressed meanwhile may be missing under both names
+        again = _listed(folder, stem)
+        found |= {key: one for key, one in again.items() if key not in found or one.packed}
+    return [found[key] for key in sorted(found) if not stem or key[0] == stem]
+
+
+def _listed(folder: Path, stem: str) -> dict[tuple[str, int], Segment]:
     found: dict[tuple[str, int], Segment] = {}
     for file in folder.glob(f"{escape(stem)}.*.jsonl*" if stem else "*.jsonl*"):
         if name := _NAME.fullmatch(file.name):
@@ -129,7 +138,7 @@ def segments_in(folder: Path, stem: str = "") -> list[Segment]:
                     first=_time(name["first"] or ""),
                     last=_time(name["last"]) if name["last"] else LATEST,
                 )
-    return [found[key] for key in sorted(found) if not stem or key[0] == stem]
+    return found
 
 
 def pack(segment: Segment) -> Segment | None:

@@ -17,9 +17,9 @@ from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import events, line_log
 from orchestrator.store.event_file import EventFile
-from orchestrator.store.events import EventReader
+from orchestrator.store.events import EventReader, EventWriter
 from orchestrator.store.run_store import RunStore
-from orchestrator.store.segments import Segment, segments_in
+from orchestrator.store.segments import Segment, pack, segments_in
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, detached
@@ -254,3 +254,60 @@ def test_a_recorder_writes_while_a_reader_makes_the_table_of_events_again(
         assert log.problem == ""
     assert [one.event.step for one in found if one.event] == list(range(300))  # type: ignore[attr-defined]
     assert not EventReader(EventFile(tmp_path), tmp_path / "lines").is_behind()
+
+
+@pytest.mark.usefixtures("small")
+def test_events_of_a_segment_that_is_compressed_while_segments_are_listed_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_log, "STORED_BYTES", 10**6)
+    monkeypatch.setattr(line_log._PACKER, "submit", lambda *_: None)
+    store = RunStore(tmp_path)
+    with store.open_log("alpha", "c1") as log:
+        for number in range(100):
+            log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
+            store.settle()
+    EventFile(tmp_path).remove()
+    listing = Path.glob
+
+    def compressed_in_between(folder: Path, pattern: str) -> list[Path]:
+        found = list(listing(folder, pattern))
+        monkeypatch.setattr(Path, "glob", listing)
+        full = next(one for one in segments_in(folder) if not one.packed and one.size >= SMALL)
+        pack(full)
+        return [file for file in found if file != full.path]
+
+    monkeypatch.setattr(Path, "glob", compressed_in_between)
+    assert len(segments_in(tmp_path / "lines")) > 2
+    assert [one.number for one in segments_in(tmp_path / "lines")][:2] == [1, 2]
+    monkeypatch.setattr(Path, "glob", compressed_in_between)
+    EventWriter(EventFile(tmp_path), tmp_path / "lines").add()
+    assert len(list(store.events(StepDone))) == 100
+
+
+@pytest.mark.usefixtures("small")
+def test_events_of_a_segment_that_is_compressed_after_it_was_listed_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_log._PACKER, "submit", lambda *_: None)
+    lines, listing = tmp_path / "lines", events.segments_in
+    for number in range(100):
+        write_event(tmp_path, number)
+        if number == 5:
+            with_five = (tmp_path / "events.sqlite").read_bytes()
+    (tmp_path / "events.sqlite").write_bytes(with_five)
+
+    def listed_then_packed(folder: Path, stem: str = "") -> list[Segment]:
+        found = listing(folder, stem)
+        for one in found[:-1]:
+            pack(one)
+        return found
+
+    monkeypatch.setattr(events, "segments_in", listed_then_packed)
+    EventWriter(EventFile(tmp_path), lines).add()
+    assert len(list(RunStore(tmp_path).events(StepDone))) == 100
+
+
+def write_event(folder: Path, number: int) -> None:
+    with RunStore(folder).open_log("alpha", "c1") as log:
+        log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
