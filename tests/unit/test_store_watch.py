@@ -15,7 +15,7 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise import watch_store
 from orchestrator.fleet.supervise.follow import follow
-from orchestrator.fleet.supervise.log_reader import Destination, LogReader
+from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
@@ -129,7 +129,7 @@ def test_a_job_that_its_scheduler_queues_again_has_not_ended(run: Run) -> None:
 def test_a_reader_whose_lines_no_one_takes_any_more_ends_with_the_next_line(run: Run) -> None:
     run.recorder.release()
     queue, closed, one = SimpleQueue[RunEvent](), Event(), run.container("alpha")
-    into = Destination(record=run.record, queue=queue, pause=closed.wait, closed=closed, stores=False)
+    into = LineTarget(record=run.record, queue=queue, pause=closed.wait, closed=closed, stores=False)
     reader = LogReader(one, into, "")
     reading = Thread(target=reader.until_its_end, daemon=True)
     reading.start()
