@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.fleet.runs.read_logs import Filter, LogSource
     from orchestrator.nodes.interface import Node
     from orchestrator.render.log_lines import LogPrinter
+    from orchestrator.store.segments import Ends
 
 EXAMPLES = """\
 orch logs -f
@@ -81,7 +82,7 @@ def logs(
     """
     from orchestrator.checks.line_levels import LineLevel
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.read_logs import Filter, select_lines
+    from orchestrator.fleet.runs.read_logs import Filter, collect_new, stored_lines
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
 
@@ -104,7 +105,8 @@ def logs(
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
-        lines = select_lines(source, wanted, note=lambda text: say(f"note: {text}"))
+        ends = collect_new(source, note=lambda text: say(f"note: {text}"))
+        lines = stored_lines(source.record.as_of(ends), wanted)
         first = list(islice(lines, SAMPLE))
         printer = LogPrinter(
             names=source.names,
@@ -119,7 +121,7 @@ def logs(
         printer.rest()
         if not first and source.running and not picked:
             say(f"note: the ranks have printed nothing yet\n  → orch status {source.run_id}")
-        return _follow(source, wanted, printer) if follow and source.running else EXIT_OK
+        return _follow(source, wanted, printer, ends) if follow and source.running else EXIT_OK
 
 
 def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
@@ -133,8 +135,8 @@ def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
     return source
 
 
-def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:
-    """Print new lines until the run ends or Ctrl-C."""
+def _follow(source: LogSource, wanted: Filter, printer: LogPrinter, ends: Ends) -> int:
+    """Print the lines after these ends until the run ends or Ctrl-C."""
     from orchestrator.fleet.runs.read_logs import Selection
     from orchestrator.fleet.supervise.follow import follow as follow_run
     from orchestrator.fleet.supervise.followed import observed
@@ -147,7 +149,7 @@ def _follow(source: LogSource, wanted: Filter, printer: LogPrinter) -> int:
 
     selection, conditions, state = Selection(wanted), FollowLines(), observed(source.record, source.containers)
     try:
-        for happening in follow_run(source.to_follow, source.record, patient=True):
+        for happening in follow_run(source.to_follow, source.record, patient=True, ends=ends):
             if fact := fact_of(happening, seen_now()):
                 apply(state, fact)
             for text in conditions.after(happening, state, seen_now()):

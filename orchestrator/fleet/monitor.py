@@ -23,6 +23,7 @@ from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import Fact, NodeAnswered, NodeUnanswered
 from orchestrator.state.run_facts import fact_of
 from orchestrator.state.run_found import RunFound
+from orchestrator.store.segments import Ends
 
 LOOK_EVERY_S = 10.0
 """Between two looks for a new run; a run that is followed reports its own end."""
@@ -129,11 +130,11 @@ class FleetWatch:
     def _watch_runs(self) -> None:
         while not self._closed.is_set():
             try:
-                run = self._look()
+                run, ends = self._look()
                 if run and run.is_going:
                     # Of a launch that is under way not all containers are there: the others would count as lost.
                     if all(member.state is not State.CREATED for member in run.members):
-                        self._follow(run)
+                        self._follow(run, ends)
                     self._pause(FIRST_PAUSE_S)  # the next attempt may be on its way
                     continue
             except ConfigError as error:  # several runs begin so, or none does
@@ -144,8 +145,8 @@ class FleetWatch:
                 getLogger("orch").info("looking for runs failed: %s", as_error(error), exc_info=True)
             self._pause(LOOK_EVERY_S)
 
-    def _look(self) -> Run | None:
-        """Ask the nodes for the run, and report it."""
+    def _look(self) -> tuple[Run | None, Ends]:
+        """Ask the nodes for the run, and report it; the ends of the recorded lines that its state includes."""
         found = find_runs(list(self._nodes.values()), some=self._some)
         silent = tuple(found.unreachable)
         chosen: Run | RunRecord | None = None
@@ -153,19 +154,20 @@ class FleetWatch:
             with suppress(PreflightError):  # a node that does not answer may hold it
                 chosen = run_or_record(found, self._wanted)
         self._looked = True
-        state = None
+        state, ends = None, dict[str, tuple[int, int]]()
         if isinstance(chosen, Run):
+            ends |= RunRecord(chosen.run_id).ends()
             state = load_state(chosen, found, self._nodes, seen_now())
         elif chosen:
             state = recorded_state(chosen, seen_now(), unreachable=silent)
         self._queue.put(RunFound(state=state, unreachable=silent))
-        return chosen if isinstance(chosen, Run) else None
+        return (chosen if isinstance(chosen, Run) else None), ends
 
-    def _follow(self, run: Run) -> None:
+    def _follow(self, run: Run, ends: Ends) -> None:
         record = RunRecord(run.run_id)
         self._kept = self._files(run, record)
         try:
-            for event in follow(running_containers(run, self._nodes), record, patient=True):
+            for event in follow(running_containers(run, self._nodes), record, patient=True, ends=ends):
                 if self._closed.is_set():
                     return
                 if fact := fact_of(event, seen_now()):

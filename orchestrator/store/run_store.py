@@ -14,7 +14,17 @@ from orchestrator.store.events import EventCursor, EventReader, EventWriter
 from orchestrator.store.line_log import LOOK_S, LineLog, end_of, locked, open_log, settle
 from orchestrator.store.read_lines import WantedLines, merged
 from orchestrator.store.search import ANY_LINE, Needles
-from orchestrator.store.segments import FOLDER, Segment, parse_line, raw_lines_backwards, segments_in, stem_of
+from orchestrator.store.segments import (
+    FOLDER,
+    Ends,
+    Segment,
+    ends_of,
+    parse_line,
+    raw_lines_backwards,
+    segments_in,
+    stem_of,
+    within,
+)
 from orchestrator.store.tail import Tail
 
 READER_WAIT_S = 1.0
@@ -27,8 +37,9 @@ class RunStore:
     Arguments of its methods: `since` is exclusive and `until` inclusive, both in the format of the lines' times.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, ends: Ends | None = None) -> None:
+        """`ends`: where the lines end for the methods that give lines; None: all that are stored."""
+        self.folder, self._ends = folder, ends
 
     def open_log(self, node: str, container: str = "", since: str | None = None) -> LineLog:
         """Open the log of this container of a node for appending. `since`: time of the line after which the lines will
@@ -96,10 +107,18 @@ class RunStore:
         self.settle()
         return end_of(segments_in(self.folder / FOLDER, stem_of(node, container)))[1]
 
-    def tail(self, containers: Iterable[tuple[str, str]]) -> Tail:
-        """Lines of these containers, each a node and an id, that come from now on."""
+    def ends(self) -> Ends:
+        """Where the lines of each container end now."""
+        return ends_of(self._segments())
+
+    def as_of(self, ends: Ends) -> RunStore:
+        """The lines as they were when they ended there."""
+        return RunStore(self.folder, ends=ends)
+
+    def tail(self, containers: Iterable[tuple[str, str]], ends: Ends | None = None) -> Tail:
+        """Lines of these containers, each a node and an id, that come after these ends, or from now on."""
         self.settle()
-        return Tail(self.folder / FOLDER, [stem_of(node, container) for node, container in containers])
+        return Tail(self.folder / FOLDER, [stem_of(node, container) for node, container in containers], ends)
 
     def events(
         self,
@@ -149,6 +168,7 @@ class RunStore:
         self.settle()
         nodes = (node,) if isinstance(node, str) else node
         found = [one for one in segments_in(self.folder / FOLDER) if nodes is None or one.node in nodes]
+        found = found if self._ends is None else within(found, self._ends)
         begun: dict[str, str] = {}
         for one in found:
             if one.stem not in begun:

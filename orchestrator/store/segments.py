@@ -12,9 +12,9 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class Segment:
     first: str = ""
     """Earliest time of its lines, and `last` the latest; of a full segment."""
     last: str = LATEST
+    end: int | None = None
+    """Bytes of its lines that are read; None: all."""
 
     @property
     def node(self) -> str:
@@ -80,12 +82,7 @@ class Segment:
 
     def content(self) -> bytes:
         """Its whole lines, as far as they are sound; empty if it is gone."""
-        with suppress(OSError):
-            return self._read()
-        for file in self.path.parent.glob(f"{escape(self.path.name.removesuffix('.jsonl'))}.*.jsonl.gz"):
-            with suppress(OSError):  # it has just been compressed
-                return _inflated(file)
-        return b""
+        return self._whole()[: self.end]
 
     def times(self) -> tuple[str, str]:
         """Earliest and latest time; the widest range where they are not known."""
@@ -100,11 +97,37 @@ class Segment:
             return match[1].decode("utf-8", "replace") if match else ""
         return ""
 
+    def _whole(self) -> bytes:
+        with suppress(OSError):
+            return self._read()
+        for file in self.path.parent.glob(f"{escape(self.path.name.removesuffix('.jsonl'))}.*.jsonl.gz"):
+            with suppress(OSError):  # it has just been compressed
+                return _inflated(file)
+        return b""
+
     def _read(self) -> bytes:
         if self.packed:
             return _inflated(self.path)
         content = read_some(self.path)
         return content[: content.rfind(b"\n") + 1]
+
+
+Ends = Mapping[str, tuple[int, int]]
+"""Where the lines of each container end: number of the segment, and bytes of it."""
+
+
+def ends_of(segments: Iterable[Segment]) -> Ends:
+    """The ends of these segments, each container's in the order written, at this moment."""
+    newest = {one.stem: one for one in segments}
+    return {stem: (one.number, len(one.content())) for stem, one in newest.items()}
+
+
+def within(segments: Iterable[Segment], ends: Ends) -> list[Segment]:
+    """The segments as they were when the containers' lines ended there."""
+    known = [(one, *ends[one.stem]) for one in segments if one.stem in ends]
+    return [
+        replace(one, end=end if one.number == number else None) for one, number, end in known if one.number <= number
+    ]
 
 
 def stem_of(node: str, container: str) -> str:

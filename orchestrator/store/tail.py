@@ -8,27 +8,27 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.specs.run_events import RunLine
-from orchestrator.store.segments import SEGMENT_BYTES, Segment, parse_line, read_some, segments_in
+from orchestrator.store.segments import SEGMENT_BYTES, Ends, Segment, ends_of, parse_line, read_some, segments_in
 
 SETTLED_NS = 10**9
 """Age of a change of the folder from which its time is trusted: two changes within a tick of the clock have one."""
 
 
 class Tail:
-    """Reads on from the end that the segments have at first."""
+    """Reads on from these ends, or from those that the segments have at first."""
 
-    def __init__(self, lines: Path, stems: Iterable[str]) -> None:
+    def __init__(self, lines: Path, stems: Iterable[str], ends: Ends | None = None) -> None:
         self._lines, self._changed = lines, -1
         self._listed: dict[tuple[str, int], Segment] = {}
         self._look()
         stems = set(stems)
         nodes = {stem.partition("@")[0] for stem in stems}
-        newest = {stem: segment for (stem, _), segment in self._listed.items() if segment.node in nodes}
-        self._ends = {stem: (segment.number, len(segment.content())) for stem, segment in newest.items()}
+        own = (segment for segment in self._listed.values() if segment.node in nodes)
+        self._ends = ends_of(own) if ends is None else ends
         self._at = {stem: self._ends.get(stem, (1, 0)) for stem in stems}
 
     def add(self, stem: str) -> None:
-        """Read another container of these nodes too, from the end that it had at first."""
+        """Read another container of these nodes too, from its end on."""
         self._at.setdefault(stem, self._ends.get(stem, (1, 0)))
 
     def new(self) -> list[RunLine]:

@@ -19,6 +19,7 @@ from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
+from orchestrator.store.segments import Ends
 from tests import lan
 
 SILENT = NodeUnreachableError("no answer in 5 s", node="beta", hint="is it on?")
@@ -75,8 +76,8 @@ class Run:
             log.add(RunLine(time=lan.moment(second), node=name, node_rank=one.node_rank, rank=0, text=f"line {second}"))
 
 
-def watched(run: Run, *containers: RunningContainer) -> Iterator[RunEvent]:
-    return follow(containers or run.containers, run.record, tick_s=0.001, patient=True)
+def watched(run: Run, *containers: RunningContainer, ends: Ends | None = None) -> Iterator[RunEvent]:
+    return follow(containers or run.containers, run.record, tick_s=0.001, patient=True, ends=ends)
 
 
 def first(happenings: Iterator[RunEvent], most: int = 200) -> list[RunEvent]:
@@ -170,3 +171,38 @@ def test_lines_after_a_clock_was_set_back_are_shown_by_a_watcher_that_takes_over
     assert next_line(watching) == "line 40"
     run.write("alpha", 5)
     assert next_line(watching) == "line 5"
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_lines_stored_between_reading_the_past_and_following_are_shown_once(run: Run, is_recorded: bool) -> None:
+    if not is_recorded:
+        run.recorder.release()
+    run.store("alpha", 1)
+    ends = run.record.ends()
+    run.store("alpha", 2)
+    run.store("beta", 3)
+    assert [one.text for one in run.record.as_of(ends).lines()] == ["line 1"]
+    assert [one.text for one in run.record.as_of(ends).newest("alpha")] == ["line 1"]
+    watching = watched(run, ends=ends)
+    assert sorted(next_line(watching) for _ in range(2)) == ["line 2", "line 3"]
+    run.store("alpha", 4)
+    assert next_line(watching) == "line 4"
+
+
+def test_lines_that_another_process_stores_while_a_watcher_takes_over_are_shown(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = watched(run, run.container("alpha"))
+    next(watching)
+    asking = RunRecord.last_time
+
+    def last_time(record: RunRecord, node: str, container: str = "") -> str:
+        run.store("alpha", 1)
+        monkeypatch.setattr(RunRecord, "last_time", asking)
+        return record.last_time(node, container)
+
+    monkeypatch.setattr(RunRecord, "last_time", last_time)
+    run.recorder.release()
+    assert next_line(watching) == "line 1"
+    run.write("alpha", 2)
+    assert next_line(watching) == "line 2"

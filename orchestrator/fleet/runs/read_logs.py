@@ -20,6 +20,7 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.search import ANY_LINE, Needles, words
+from orchestrator.store.segments import Ends
 
 _SIMPLE = re.compile(r"[\w\s:,/=^$-]*(?:\.\*?[\w\s:,/=^$-]*)*", re.ASCII)
 """A regular expression of which each word must be in the text: nothing is optional, and there are no alternatives."""
@@ -168,10 +169,19 @@ def select_lines(
 ) -> Iterator[Selected]:
     """The lines to show, in order of time; new lines of the nodes are recorded first. `note` receives the reason if
     they cannot be written."""
+    return stored_lines(source.record.as_of(collect_new(source, note)), wanted)
+
+
+def collect_new(source: LogSource, note: Callable[[str], object]) -> Ends:
+    """Record new lines of the nodes; where the recorded lines end then."""
     collected = collect_logs((*source.earlier, *source.containers), source.record)
     for problem in dict.fromkeys(str(one.error) for one in collected if isinstance(one.error, UnkeptError)):
         note(problem)
-    record = source.record
+    return source.record.ends()
+
+
+def stored_lines(record: RunStore, wanted: Filter) -> Iterator[Selected]:
+    """The lines to show, in order of time."""
     if wanted.tail is not None:
         names = [name for name in record.names if wanted.nodes is None or name in wanted.nodes]
         last = [one for name in names for one in _newest(record, name, wanted, wanted.tail)]

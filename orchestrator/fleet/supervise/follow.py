@@ -28,6 +28,7 @@ from orchestrator.specs.run_events import (
     Tick,
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
+from orchestrator.store.segments import Ends
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0
 """Seconds. A machine without power keeps its connection open for a quarter of an hour: only a probe finds out."""
@@ -45,21 +46,23 @@ def follow(
     tick_s: float = 0.5,
     patient: bool = False,
     pause: Pause | None = None,
+    ends: Ends | None = None,
 ) -> Iterator[RunEvent]:
-    """Merge the nodes' events from the end of the record until each node has ended or is lost; lines are recorded,
-    by this process or by another one, which is then the only one that reads the nodes.
+    """Merge the nodes' events from these ends of the recorded lines, or from those of now, until each node has ended
+    or is lost; lines are recorded, by this process or by another one, which is then the only one that reads the nodes.
 
     `patient`: wait for a lost node as long as another one runs. A container that Docker restarts is followed again.
     """
     with record.recorder() as lock:
         shown, left, ended = dict[str, str](), tuple(containers), frozenset[str]()
+        tail, is_silent = record.tail(((one.node.name, one.id) for one in containers), ends), False
         if not lock.take():
-            watch = StoreWatch(left, record, lock)
+            watch = StoreWatch(left, record, lock, tail)
             yield from watch.run_events()
             shown, left, ended = watch.since, tuple(watch.left.values()), watch.ended
             if watch.is_over:
                 return
-            if watch.is_silent:
+            if is_silent := watch.is_silent:
                 unstored = Unstored(lock, left, shown)
                 settings = Recording(lock=lock, stores=False)
                 following = Follower(
@@ -73,6 +76,10 @@ def follow(
         settings = Recording(lock=lock)
         following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
         stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
+        if not is_silent:  # otherwise lines were shown before they were stored
+            lines = tail.new()  # also those that others have stored before this process reads the nodes
+            yield from lines
+            shown = {**stored, **{line.node: line.time for line in lines}}
         ahead = {node: time for node, time in shown.items() if time != stored.get(node)}
         yield from _without(ahead, _read(following, left, stored, ended))
 

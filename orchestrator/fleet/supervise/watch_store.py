@@ -22,6 +22,7 @@ from orchestrator.specs.run_events import (
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
 from orchestrator.store.segments import stem_of
+from orchestrator.store.tail import Tail
 
 POLL_S, LOOK_EVERY_S, LOOK_S, REST_S = 0.1, 5.0, 15.0, 5.0
 """Seconds between two looks for lines, and between two looks at the containers; what such a look takes at most; and
@@ -42,11 +43,11 @@ class StoreWatch:
         containers: Sequence[RunningContainer],
         record: RunRecord,
         lock: RecorderLock,
+        tail: Tail,
         pause: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._record, self._lock, self._pause, self._clock = record, lock, pause, clock
-        self._tail = record.tail((one.node.name, one.id) for one in containers)
+        self._record, self._lock, self._tail, self._pause, self._clock = record, lock, tail, pause, clock
         self.left = {one.node.name: one for one in containers}
         """Containers that have not ended."""
         self._of = dict(self.left)
