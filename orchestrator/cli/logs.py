@@ -106,8 +106,7 @@ def logs(
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
         ends = collect_new(source, note=lambda text: say(f"note: {text}"))
-        lines = stored_lines(source.record.as_of(ends), wanted)
-        first = list(islice(lines, SAMPLE))
+        first = list(islice(lines := stored_lines(source.record.as_of(ends), wanted), SAMPLE))
         printer = LogPrinter(
             names=source.names,
             as_json=as_json,
