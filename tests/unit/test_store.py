@@ -458,5 +458,6 @@ def test_events_that_a_crash_left_out_are_added_by_the_next_reader() -> None:
     lines = record.folder / "lines"
     reader = EventReader(EventFile(record.folder), lines)
     assert steps_of(reader.events([StepDone])) == [*range(50), 99]
-    EventWriter(EventFile(record.folder), lines).add()
+    with closing(EventWriter(EventFile(record.folder), lines)) as writer:
+        writer.add()
     assert steps_of(record.events(StepDone)) == [*range(50), 99]

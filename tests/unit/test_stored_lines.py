@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -281,7 +282,8 @@ def test_events_of_a_segment_that_is_compressed_while_segments_are_listed_are_ad
     assert len(segments_in(tmp_path / "lines")) > 2
     assert [one.number for one in segments_in(tmp_path / "lines")][:2] == [1, 2]
     monkeypatch.setattr(Path, "glob", compressed_in_between)
-    EventWriter(EventFile(tmp_path), tmp_path / "lines").add()
+    with closing(EventWriter(EventFile(tmp_path), tmp_path / "lines")) as writer:
+        writer.add()
     assert len(list(store.events(StepDone))) == 100
 
 
@@ -304,7 +306,8 @@ def test_events_of_a_segment_that_is_compressed_after_it_was_listed_are_added(
         return found
 
     monkeypatch.setattr(events, "segments_in", listed_then_packed)
-    EventWriter(EventFile(tmp_path), lines).add()
+    with closing(EventWriter(EventFile(tmp_path), lines)) as writer:
+        writer.add()
     assert len(list(RunStore(tmp_path).events(StepDone))) == 100
 
 
