@@ -54,11 +54,11 @@ class Case:
 
 
 def healthy(script: str, about: str, **changes: object) -> Case:
-    return Case(script=script, about=about, **changes)  # type: ignore[arg-type]
+    return Case(script=script, about=about, **changes)  # type: ignore[arg-type]  # fields of Case
 
 
 def hang(script: str, about: str, *must: str, **changes: object) -> Case:
-    return Case(script=script, about=about, must=must, code=None, **changes)  # type: ignore[arg-type]
+    return Case(script=script, about=about, must=must, code=None, **changes)  # type: ignore[arg-type]  # fields of Case
 
 
 ALPHA, BETA, GAMMA = "rank 0 on alpha", "rank 1 on beta", "rank 2 on gamma"

@@ -28,11 +28,6 @@ class Verdict:
     """Whether this computer's record says which attempt is the current one."""
 
     @property
-    def is_ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.severity in ("ok", "info")
-
-    @property
     def has_failed(self) -> bool:
         """Whether the run, or a container of one that continues, has failed."""
         return self.phase is Phase.FAILED or Code.CONTAINER_FAILED in self.codes

@@ -38,8 +38,8 @@ _EVENT_LINES = Needles(texts=(_MARK,))
 _NOT_STORED = ("", LineRedrawn.kind)
 """An ordinary line, and states of progress bars: a thousand times as many as all other events."""
 _ROW = "time, node_rank, container, pos, node, rank, body"
-_BY_KIND = f"SELECT {_ROW} FROM events WHERE kind = ? AND time > ? AND time <= ? ORDER BY {{}}"  # noqa: S608
-_AFTER = f"SELECT {_ROW}, id FROM events WHERE id > ? ORDER BY time, node_rank, container, pos"  # noqa: S608
+_BY_KIND = f"SELECT {_ROW} FROM events WHERE kind = ? AND time > ? AND time <= ? ORDER BY {{}}"  # noqa: S608  # constants
+_AFTER = f"SELECT {_ROW}, id FROM events WHERE id > ? ORDER BY time, node_rank, container, pos"  # noqa: S608  # constants
 _ORDER = ("time", "node_rank", "container", "pos")
 _INSERT = (
     "INSERT OR IGNORE INTO events(time, node_rank, container, pos, node, rank, kind, body)"

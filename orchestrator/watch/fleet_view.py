@@ -39,11 +39,6 @@ class Health:
     fine: str = ""
     """A sentence where nothing is wrong."""
 
-    @property
-    def is_ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.severity in ("ok", "info")
-
 
 @dataclass(frozen=True, kw_only=True)
 class FleetView:

@@ -58,26 +58,6 @@ class ProgressFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankView:
-    """A rank in the current generation."""
-
-    rank: int
-    node: str
-    stage: str
-    """started, joined, left_out or ended."""
-    last_line: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageView:
-    """A stage of a launch, and the nodes that have reached it."""
-
-    name: str
-    """container, ranks, joined or progress."""
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointView:
     """The newest verified checkpoint of the leading rank's node."""
 
@@ -107,17 +87,5 @@ class RunView:
     restarts: int = 0
     progress: ProgressFigures
     nodes: tuple[NodeView, ...]
-    ranks: tuple[RankView, ...]
-    stages: tuple[StageView, ...]
     timeline: tuple[TimelineEntry, ...]
     checkpoint: CheckpointView | None = None
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.severity in ("ok", "info")
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """The next commands, the most urgent first."""
-        return tuple(dict.fromkeys(one.command for one in self.conditions if one.command))

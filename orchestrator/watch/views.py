@@ -18,9 +18,7 @@ from orchestrator.watch.view_types import (
     CheckpointView,
     ConditionView,
     ProgressFigures,
-    RankView,
     RunView,
-    StageView,
 )
 from orchestrator.watch.words import words
 
@@ -48,8 +46,6 @@ def run_view(state: RunState, now: float) -> RunView:
         restarts=state.restarts,
         progress=_figures(figures, judged, state),
         nodes=_nodes(state, judged, figures, now),
-        ranks=_ranks(state),
-        stages=_stages(state, figures),
         timeline=timeline_of(state),
         checkpoint=_checkpoint(state),
     )
@@ -99,28 +95,6 @@ def _nodes(state: RunState, judged: Verdict, figures: RunProgress, now: float) -
         node_view(one, now, phase=judged.phase, compute_s=compute_s.get(one.name), conditions=judged.conditions)
         for one in members
     )
-
-
-def _ranks(state: RunState) -> tuple[RankView, ...]:
-    return tuple(
-        RankView(rank=number, node=node.name, stage=rank.stage, last_line=printable(rank.last_line))
-        for node in state.members
-        for number, rank in sorted(node.part.ranks.items())
-    )
-
-
-def _stages(state: RunState, figures: RunProgress) -> tuple[StageView, ...]:
-    """The stages of a launch, in order."""
-    members = state.members
-    joined = [one for one in members if any(rank.stage == "joined" for rank in one.part.ranks.values())]
-    printed = [one for one in members if any(rank.last_line for rank in one.part.ranks.values())]
-    reached = {
-        "container": [one for one in members if one.container],
-        "ranks": [one for one in members if one.part.started_at is not None],
-        "joined": joined,
-        "progress": joined if figures.origin == "event" else printed,
-    }
-    return tuple(StageView(name=name, nodes=tuple(one.name for one in nodes)) for name, nodes in reached.items())
 
 
 def _checkpoint(state: RunState) -> CheckpointView | None:

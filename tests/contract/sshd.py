@@ -18,6 +18,8 @@ from orchestrator.lab.node import KeyPair, new_key_pair
 from orchestrator.specs.inventory import NodeSpec
 
 ADDRESS = "127.0.0.1"
+PORTS = 3
+"""Free ports that are tried: another process may take one before sshd does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +45,21 @@ def sshd(folder: Path, *, port: int | None = None, path: str = "") -> Iterator[S
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd run by root insists on it
     folder.mkdir(parents=True, exist_ok=True)
     host_key, user_key = new_key_pair("host"), new_key_pair("user")
-    port = port or free_port()
     _write(folder / "host_key", host_key.private)
     _write(folder / "authorized_keys", user_key.public)
     _write(folder / "id", user_key.private)
     _write(folder / "id.pub", user_key.public)
-    _write(folder / "config", _config(folder, port, f"{path}:{os.environ['PATH']}".strip(":")))
     errors = folder / "log"
-    with errors.open("wb") as log:
-        process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
+    for wanted in (port,) if port else (free_port() for _ in range(PORTS)):
+        _write(folder / "config", _config(folder, wanted, f"{path}:{os.environ['PATH']}".strip(":")))
+        with errors.open("wb") as log:
+            process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
+        if _listens(process, errors):
+            break
+    else:
+        pytest.fail(f"sshd would not start: {errors.read_text()}")
     try:
-        _until_it_listens(process, errors)
-        yield Server(port=port, host_key=host_key, identity=folder / "id")
+        yield Server(port=wanted, host_key=host_key, identity=folder / "id")
     finally:
         process.terminate()
         process.wait()
@@ -86,11 +91,14 @@ def _write(file: Path, text: str) -> None:
     file.chmod(0o600)
 
 
-def _until_it_listens(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Its log says so; it has ended where the configuration does not suit it."""
+def _listens(process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Wait until its log shows that it listens. False: its port was taken meanwhile; it fails for any other reason."""
     while "Server listening" not in log.read_text():
         try:
             process.wait(0.05)
         except subprocess.TimeoutExpired:
             continue
-        pytest.fail(f"sshd would not start: {log.read_text()}")
+        if "Address already in use" not in log.read_text():
+            pytest.fail(f"sshd would not start: {log.read_text()}")
+        return False
+    return True

@@ -150,7 +150,7 @@ def test_machines_without_a_run(watched: Watched) -> None:
     ]  # fmt: skip
     assert (watched.shown.run, watched.state.settled) == (None, True)
     health = watched.shown.health
-    assert (health.is_ok, [line.command for line in health.lines]) == (False, ["orch doctor --nodes gamma"])
+    assert (health.severity, [line.command for line in health.lines]) == ("warning", ["orch doctor --nodes gamma"])
     watched.sample("gamma")
     assert watched.shown.health.fine == "All 3 nodes answer; nothing is wrong."
 

@@ -60,8 +60,8 @@ SLOW = ConditionView(
 
 def run(figures: dict[str, Any] | None = None, **changes: Any) -> RunView:
     values: dict[str, Any] = {
-        "run_id": "gpt2-a3f9", "phase": Phase.RUNNING, "severity": "ok", "conditions": (), "nodes": (), "ranks": (),
-        "stages": (), "timeline": (), "progress": ProgressFigures(**({} if figures is None else figures)),
+        "run_id": "gpt2-a3f9", "phase": Phase.RUNNING, "severity": "ok", "conditions": (), "nodes": (),
+        "timeline": (), "progress": ProgressFigures(**({} if figures is None else figures)),
     }  # fmt: skip
     return RunView(**{**values, **changes})
 

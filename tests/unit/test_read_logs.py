@@ -116,7 +116,7 @@ class CutShort(RunStore):
             add(line)
             raise MemoryError
 
-        log.add = ends  # type: ignore[method-assign]
+        log.add = ends  # type: ignore[method-assign]  # the process ends while it stores
         return log
 
 

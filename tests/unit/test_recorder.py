@@ -89,7 +89,7 @@ def answer(running: subprocess.Popen[str]) -> str:
 
 
 def test_a_recorder_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    store, seeded = RunStore(tmp_path), random.Random(5)  # noqa: S311
+    store, seeded = RunStore(tmp_path), random.Random(5)  # noqa: S311  # the same in each run
     for _ in range(20):
         with process(WRITER, tmp_path) as writer:
             give_lines(writer)
@@ -103,7 +103,7 @@ def test_a_recorder_that_is_killed_twenty_times_loses_and_doubles_nothing(tmp_pa
         while answer(writer) != "done":
             pass
     assert list(store.lines()) == [line(number) for number in range(LINES)]
-    assert [one.event.step for one in store.events(StepDone) if one.event] == list(range(0, LINES, 5))  # type: ignore[attr-defined]
+    assert [one.event.step for one in store.events(StepDone) if one.event] == list(range(0, LINES, 5))  # type: ignore[attr-defined]  # steps alone
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def test_a_full_disk_loses_and_doubles_nothing_once_it_has_room_again(tmp_path: 
             assert line(number).time > log.since
             log.add(line(number))
     assert list(store.lines()) == [line(number) for number in range(300)]
-    assert [one.event.step for one in store.events(StepDone) if one.event] == list(range(0, 300, 5))  # type: ignore[attr-defined]
+    assert [one.event.step for one in store.events(StepDone) if one.event] == list(range(0, 300, 5))  # type: ignore[attr-defined]  # steps alone
 
 
 # ── The lock ──────────────────────────────────────────────────────────────────────────────────────────────────────────

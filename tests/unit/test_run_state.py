@@ -91,7 +91,7 @@ def repeated(facts: Sequence[Fact], rng: random.Random) -> list[Fact]:
 
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=[f"{make.__name__}-{row.at}" for make, row in CASES])
 def test_any_order_that_keeps_that_of_each_node_ends_in_an_equal_state(make: Make, expected: Expected) -> None:
-    facts, rng = make().facts, random.Random(7)  # noqa: S311
+    facts, rng = make().facts, random.Random(7)  # noqa: S311  # the same in each run
     wanted = state_of(facts)
     for _ in range(20):
         assert state_of(interleaved(facts, rng)) == wanted
@@ -122,7 +122,7 @@ def noise(rng: random.Random, number: int) -> Fact:
 
 def test_nothing_that_is_read_raises_an_error_and_every_cut_has_a_verdict() -> None:
     for number, (make, expected) in enumerate(CASES):
-        rng, state = random.Random(number), RunState(run_id=RUN_ID)  # noqa: S311
+        rng, state = random.Random(number), RunState(run_id=RUN_ID)  # noqa: S311  # the same in each run
         for position, fact in enumerate(make().facts):
             for one in (noise(rng, position), fact):
                 apply(state, one)

@@ -108,7 +108,7 @@ def test_a_watcher_that_takes_over_knows_which_containers_have_ended(run: Run) -
     watching = watched(run)
     next(watching)
     run.finish("alpha")
-    assert next(one for one in watching if not isinstance(one, Tick)).node == "alpha"  # type: ignore[union-attr]
+    assert next(one for one in watching if not isinstance(one, Tick)).node == "alpha"  # type: ignore[union-attr]  # lines alone come
     run.recorder.release()
     for method in ("container", "logs", "containers"):
         run.fail("beta", method)
@@ -155,7 +155,7 @@ def test_lines_of_a_node_that_was_away_at_first_are_shown_when_it_is_back(run: R
     assert isinstance(back, NodeBack)
     assert back.container == run.container("beta").id
     run.store("beta", 3)
-    assert [next(watching).text for _ in range(2)] == ["line 2", "line 3"]  # type: ignore[union-attr]
+    assert [next(watching).text for _ in range(2)] == ["line 2", "line 3"]  # type: ignore[union-attr]  # lines alone come
     run.finish("beta")
     run.finish("alpha")
     assert {one.node for one in watching if isinstance(one, ContainerExited)} == {"alpha", "beta"}

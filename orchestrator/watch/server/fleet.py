@@ -51,10 +51,6 @@ class Refreshed(Generic[Answer]):
     def age_s(self) -> float | None:
         return None if self.answer is None else max(0.0, self._clock() - self._asked)
 
-    @property
-    def is_asking(self) -> bool:
-        return self._asking
-
     def _refresh(self) -> None:
         try:
             self.answer, self.problem = self._ask(), ""
