@@ -48,12 +48,11 @@ from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.facts import JournalRead, LineRead, NodeAnswered, RunSeen
+from orchestrator.state.facts import JournalRead, LineRead, NodeAnswered, RunFound, RunSeen
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
-from orchestrator.state.journal_fold import fold
 from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
 from orchestrator.watch.live import LiveState

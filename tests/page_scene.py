@@ -32,11 +32,10 @@ from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine, Tick
 from orchestrator.specs.seen import seen_now
-from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, NodeUnanswered, RunSeen
+from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, NodeUnanswered, RunFound, RunSeen
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
-from orchestrator.state.journal_fold import fold
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.server.actions import PageActions

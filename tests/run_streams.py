@@ -40,6 +40,7 @@ from orchestrator.state.facts import (
     RunNotSeen,
     RunSeen,
 )
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import (
     ClaimEntry,
     EndEntry,
@@ -49,7 +50,6 @@ from orchestrator.state.journal_entries import (
     StartedEntry,
     StopEntry,
 )
-from orchestrator.state.journal_fold import fold
 from tests import lan
 
 NAMES = lan.NAMES[:3]

@@ -44,10 +44,9 @@ from orchestrator.specs.inventory_files.inventory_import import from_hostfile, f
 from orchestrator.specs.labels import read_labels
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.generation_failures import generation_failure
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, StartedEntry, decode_entry, encode_entry
-from orchestrator.state.journal_fold import fold
-from orchestrator.state.postmortem import Evidence, write_postmortem
+from orchestrator.state.postmortem import Evidence, generation_failure, write_postmortem
 from orchestrator.store.run_store import RunStore
 from tests import lan
 from trainer.agent.coordinator import CopyFiles, Order

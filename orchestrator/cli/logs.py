@@ -142,8 +142,8 @@ def _follow(source: LogSource, wanted: Filter, printer: LogPrinter, ends: Ends) 
     from orchestrator.render.recovery import recovery_line
     from orchestrator.specs.run_events import ContainerExited, RunLine, Tick
     from orchestrator.specs.seen import seen_now
+    from orchestrator.state.facts import fact_of
     from orchestrator.state.reduce import apply
-    from orchestrator.state.run_facts import fact_of
     from orchestrator.watch.follow_lines import FollowLines
 
     selection, conditions, state = Selection(wanted), FollowLines(), observed(source.record, source.containers)

@@ -20,9 +20,7 @@ from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.run import Run, State
 from orchestrator.specs.run_events import Tick
 from orchestrator.specs.seen import seen_now
-from orchestrator.state.facts import Fact, NodeAnswered, NodeUnanswered
-from orchestrator.state.run_facts import fact_of
-from orchestrator.state.run_found import RunFound
+from orchestrator.state.facts import Fact, NodeAnswered, NodeUnanswered, RunFound, fact_of
 from orchestrator.store.segments import Ends
 
 LOOK_EVERY_S = 10.0

@@ -20,11 +20,11 @@ from orchestrator.render.times import ago, clock, moment, started, zone
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
+from orchestrator.state.conditions import SWAP_MIB
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import RunProgress, progress_of, words_of_script
 from orchestrator.state.run_state import NodeState, RunState
-from orchestrator.state.stragglers import SWAP_MIB
 from orchestrator.state.verdict import Verdict
 
 STYLES = {

@@ -9,8 +9,17 @@ from contract.cost_model.forecast import Forecast
 from contract.resources import ResourceUsage
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Run
-from orchestrator.specs.run_events import RunLine
+from orchestrator.specs.run_events import (
+    ContainerExited,
+    ContainerRemoved,
+    LinesNotKept,
+    NodeBack,
+    NodeLost,
+    RunEvent,
+    RunLine,
+)
 from orchestrator.state.journal import Journal
+from orchestrator.state.run_state import RunState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,3 +119,32 @@ Fact = (
     | JournalRead
     | LinesNotStored
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFound:
+    """The run that is watched from now on, as far as it is known."""
+
+    state: RunState | None = None
+    """None: there is no run."""
+    unreachable: tuple[str, ...] = ()
+    """Nodes that did not answer when they were asked for runs."""
+
+
+def fact_of(run_event: RunEvent, seen: float) -> Fact | None:
+    """The fact that an event shows; None for one that shows none by itself, such as the passing of time."""
+    match run_event:
+        case RunLine():
+            return LineRead(seen=seen, line=run_event)
+        case ContainerExited():
+            return ContainerSeen(seen=seen, node=run_event.node, facts=run_event.container)
+        case ContainerRemoved():
+            return ContainerGone(seen=seen, node=run_event.node)
+        case NodeLost():
+            return NodeUnanswered(seen=seen, node=run_event.node, error=run_event.error.message)
+        case NodeBack():
+            return NodeAnswered(seen=seen, node=run_event.node)
+        case LinesNotKept():
+            return LinesNotStored(seen=seen, reason=run_event.reason)
+        case _:
+            return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from contract.checkpoint import StartPoint
 from orchestrator.specs.run import State
@@ -11,6 +13,10 @@ from orchestrator.state.journal_entries import (
     ClaimEntry,
     CopiedEntry,
     EndEntry,
+    ForecastEntry,
+    HookEntry,
+    JournalEntry,
+    RefusedEntry,
     RunEntry,
     StartedEntry,
     StopEntry,
@@ -120,3 +126,53 @@ class Journal:
                                 for one in self.checkpoints):  # fmt: skip
             return []
         return [CheckpointEntry(attempt=-1 if base is None else base, step=point.step, sha256=point.sha256, node="")]
+
+
+def fold(entries: Iterable[JournalEntry | None]) -> Journal:
+    """The state that these entries add up to. None stands for an entry that is not understood."""
+    all_entries = tuple(entries)
+    attempts: dict[int, JournalAttempt] = {}
+    checkpoints: dict[tuple[int, int], CheckpointEntry] = {}
+    last: dict[type[JournalEntry], tuple[Any, int]] = {}
+    hooks = set[str]()
+    for position, entry in enumerate(all_entries):
+        match entry:
+            case ClaimEntry():
+                known = attempts.get(entry.attempt)
+                if known and known.claim.id == entry.id:  # it replaces what was known of its nodes
+                    attempts[entry.attempt] = replace(known, claim=entry)
+                else:  # another attempt with the same number
+                    attempts.pop(entry.attempt, None)
+                    attempts[entry.attempt] = JournalAttempt(claim=entry, claimed_at=position)
+            case StartedEntry() if known := attempts.get(entry.attempt):
+                attempts[entry.attempt] = replace(known, started=entry, started_at=position, refused=False)
+            case RefusedEntry() if known := attempts.get(entry.attempt):
+                attempts[entry.attempt] = replace(known, refused=True)
+            case CheckpointEntry():
+                checkpoints.pop((entry.attempt, entry.step), None)  # the newest report is the last
+                checkpoints[entry.attempt, entry.step] = entry
+            case HookEntry():
+                (hooks.discard if entry.over else hooks.add)(entry.mark)
+            case StopEntry() | EndEntry() | ForecastEntry():
+                last[type(entry)] = entry, position
+
+    def since(kind: type[JournalEntry], position: int) -> Any:
+        entry, at = last.get(kind, (None, -1))
+        return entry if at > position else None
+
+    journal = Journal(
+        run=next((one for one in all_entries if isinstance(one, RunEntry)), None),
+        attempts=tuple(attempts.values()),
+        checkpoints=tuple(checkpoints.values()),
+        copies=tuple(one for one in all_entries if isinstance(one, CopiedEntry)),
+        takeovers=tuple(one for one in all_entries if isinstance(one, TakeoverEntry)),
+        hooks=frozenset(hooks),
+    )
+    claimed_at, started_at = (one.claimed_at, one.started_at) if (one := journal.current) else (-1, -1)
+    forecast = since(ForecastEntry, started_at)
+    return replace(
+        journal,
+        stop=since(StopEntry, claimed_at),
+        end=since(EndEntry, started_at),
+        forecast=forecast.forecast if forecast else "",
+    )

@@ -40,16 +40,18 @@ from contract.events import (
 )
 from contract.liveness_watch import EXCHANGE_RULES
 from orchestrator.checks.hang import timestamp
+from orchestrator.checks.output_progress import SILENT_S
 from orchestrator.checks.stragglers import share_of
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
-from orchestrator.state.newest_reports import newest_output, with_figures
 from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
 
 RARE = (LivenessReported, NodesEvent, OutputsEvent, RankFailed, Restarting)
 """Events that the timeline of faults shows."""
 SHORT_CHARS = 16 * 1024
 """A longer event is kept without its long texts."""
+LASTING = ("of_forecast", "compute_s", "final_step", "remaining_s")
+"""Figures that not every step reports: they hold until the next report."""
 MOST_NAMES = 256
 SET_BACK_S = 1.0
 """Seconds by which a line may be older than the one before it: the two streams of a container are merged."""
@@ -182,7 +184,7 @@ def _progress(part: AttemptPart, event: ProgressEvent, at: float) -> None:
     """The step never decreases within a generation: a checkpoint is reported when it is written, maybe steps later."""
     earlier, generation = part.progress, len(part.starts)
     if earlier and part.progress_generation == generation:
-        merged = with_figures(event, earlier)
+        merged = _with_figures(event, earlier)
         steps = [step for step in (merged.step, earlier.step) if step is not None]
         part.progress = replace(merged, step=max(steps, default=None))
     else:
@@ -200,6 +202,32 @@ def _progress(part: AttemptPart, event: ProgressEvent, at: float) -> None:
             part.losses.append(event.loss)
     if isinstance(event, CheckpointWritten) and event.verified and event.step is not None:
         part.checkpoint = event
+
+
+def _with_figures(event: ProgressEvent, earlier: ProgressEvent) -> ProgressEvent:
+    """A checkpoint and a stop keep all figures of the step before, every other event the `LASTING` ones. A checkpoint
+    is reported when it is written, maybe some steps later: the step never decreases."""
+    keeps_all = isinstance(event, CheckpointWritten | TrainingStopped)
+    figures = [one.name for one in fields(ProgressEvent) if one.name != "others"] if keeps_all else LASTING
+    kept = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
+    if isinstance(event, CheckpointWritten):
+        kept["step"] = max(event.step or 0, earlier.step or 0)
+    return replace(event, **kept, others={**earlier.others, **event.others} if keeps_all else event.others)
+
+
+def newest_output(event: OutputProgress, newest: OutputProgress | None) -> OutputProgress:
+    """The newest report of the lowest rank that prints its progress, after this event."""
+    return event if newest is None or _counts_more(event, newest) else newest
+
+
+def _counts_more(event: OutputProgress, newest: OutputProgress) -> bool:
+    if event.generation != newest.generation or _rank_of(event) <= _rank_of(newest):
+        return True
+    return (event.t or 0.0) - (newest.t or 0.0) > SILENT_S
+
+
+def _rank_of(event: OutputProgress) -> float:
+    return float("inf") if event.rank is None else event.rank
 
 
 def _printed(part: AttemptPart, event: OutputProgress, at: float) -> None:

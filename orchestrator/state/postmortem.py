@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from contract.events import (
+    Event,
     Finished,
     GenerationStarted,
     GroupJoined,
@@ -19,6 +21,7 @@ from contract.events import (
     TrainingStopped,
 )
 from contract.failures.classify import FailedRank, classify
+from contract.failures.owners import Owner
 from contract.failures.tracebacks import begins
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
@@ -35,7 +38,6 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
-from orchestrator.state.generation_failures import generation_failures
 from orchestrator.state.journal import Journal
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.rank_places import RankPlace, liveness_reports, rank_places, rank_waited_for, waits_of
@@ -220,6 +222,35 @@ def _survived(evidence: Evidence) -> tuple[GenerationFailure, ...]:
     before = set(evidence.lines) - set(newest) if evidence.plan and evidence.plan.cluster else ()
     older = generation_failures(line for line in evidence.lines if line in before)
     return tuple(one for one in (*older, *generation_failures(newest)) if one.generation)
+
+
+def generation_failure(event: Event | None, time: str = "") -> GenerationFailure | None:
+    """The failure that this event reports; None for another event, and for a good end."""
+    if not isinstance(event, Finished | Restarting):
+        return None
+    owner = next((owner for owner in get_args(Owner) if owner == event.outcome), None)
+    if owner is None:
+        return None
+    return GenerationFailure(
+        node=event.node or "?",
+        rank=event.rank,
+        exit_code=event.exit_code,
+        owner=owner,
+        reason=event.reason or "",
+        cause=event.cause or "",
+        frame=event.frame or "",
+        generation=event.generation or 0 if isinstance(event, Restarting) else 0,
+        time=time,
+    )
+
+
+def generation_failures(lines: Iterable[RunLine]) -> tuple[GenerationFailure, ...]:
+    """All failures, in order of time; each once, though every node reports it."""
+    found: dict[int, GenerationFailure] = {}
+    for line in lines:
+        if failure := generation_failure(line.event, line.time):
+            found.setdefault(failure.generation, failure)
+    return tuple(sorted(found.values(), key=lambda failure: (failure.generation == 0, failure.time)))
 
 
 def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:

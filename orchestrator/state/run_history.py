@@ -44,8 +44,8 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
+from orchestrator.state.line_reduce import newest_output
 from orchestrator.state.moments import BothEnds, moment_of
-from orchestrator.state.newest_reports import newest_output
 from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 

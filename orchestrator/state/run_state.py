@@ -6,7 +6,7 @@ node's lines report stands in the state of that node: lines of two nodes may be 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -292,3 +292,12 @@ class RunState:
             return 0
         part = coordinator.part
         return max(len(part.starts), part.generation, 1) - 1 + part.is_restarting
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """Restarts of the ranks, hangs and silences of nodes, each counted once, although every node reports them."""
+        counted = Counter[str]({"restarts of the ranks": self.restarts})
+        if self.coordinator:
+            counted["hangs"] = self.coordinator.part.hangs
+            counted.update({f"silences of {name}": times for name, times in self.coordinator.part.silences.items()})
+        return +counted

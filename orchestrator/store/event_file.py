@@ -6,10 +6,10 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.nodes.state_files import private_folder
-from orchestrator.store.mounts import is_shared
 
 VERSION = 1
 """Version of the tables and of their meaning: tables of another one are made again."""
@@ -25,6 +25,22 @@ _TABLES = (
 )
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 """The last one: a table or a column is not there."""
+MOUNTS = Path("/proc/self/mountinfo")
+_SHARED = [
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "ceph",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "ocfs2",
+    "gfs2",
+]
 Connect = Callable[..., sqlite3.Connection]
 
 
@@ -106,3 +122,19 @@ def _make_tables(database: sqlite3.Connection) -> None:
 
 def _version(database: sqlite3.Connection) -> int:
     return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+@lru_cache(maxsize=64)
+def is_shared(folder: Path, mounts: Path = MOUNTS) -> bool:
+    """Whether other computers may share the file system: one of a network; also where FUSE hides which one it is."""
+    try:
+        lines = mounts.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    place, best, kind = folder.resolve(), -1, ""
+    for line in lines:
+        named, _, filesystem = line.partition(" - ")
+        point = Path(named.split()[4].replace("\\040", " "))
+        if place.is_relative_to(point) and len(point.parts) >= best:  # of two on one another, the later one counts
+            best, kind = len(point.parts), filesystem.split()[0]
+    return kind in _SHARED or kind.startswith("fuse.")

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fcntl import LOCK_EX, LOCK_UN, flock
 from pathlib import Path
@@ -14,9 +13,8 @@ from threading import Lock
 from typing import IO
 
 from orchestrator.nodes.state_files import open_private
-from orchestrator.state.journal import Journal
+from orchestrator.state.journal import Journal, fold
 from orchestrator.state.journal_entries import JournalEntry, decode_entry, encode_entry
-from orchestrator.state.journal_fold import JournalFold
 
 NAME = "record.jsonl"
 
@@ -30,8 +28,8 @@ class RecordFile:
     _stamp: tuple[int, int, int] = (0, 0, -1)
     """Inode, time and size of the file as `_journal` knows it."""
     _journal: Journal = field(default_factory=Journal)
-    _fold: JournalFold = field(default_factory=JournalFold)
-    """All whole lines up to the byte `_end`, of which `_last` is the last one."""
+    _entries: list[JournalEntry | None] = field(default_factory=list)
+    """Those of all whole lines up to the byte `_end`, of which `_last` is the last one."""
     _end: int = 0
     _last: bytes = b""
     _reading: Lock = field(default_factory=Lock)
@@ -66,16 +64,14 @@ class RecordFile:
         with self._reading:
             file.seek(self._end - len(self._last))
             if file.read(len(self._last)) != self._last:  # it is another file, or was cut
-                self._fold, self._end, self._last = JournalFold(), 0, b""
+                self._entries, self._end, self._last = [], 0, b""
                 file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):  # cut short, or still being written
-                    whole = deepcopy(self._fold)
-                    whole.add(_entry(line))
-                    return whole.journal()
-                self._fold.add(_entry(line))
+                    return fold([*self._entries, _entry(line)])
+                self._entries.append(_entry(line))
                 self._end, self._last = self._end + len(line), line
-            return self._fold.journal()
+            return fold(self._entries)
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:

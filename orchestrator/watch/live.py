@@ -11,9 +11,8 @@ from orchestrator.render.printable import printable
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.conditions import silent_since
-from orchestrator.state.facts import ContainerGone, ContainerSeen, Fact
+from orchestrator.state.facts import ContainerGone, ContainerSeen, Fact, RunFound
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import NodeState, RunState, TailLine
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.node_view import has_failed, node_view

@@ -15,8 +15,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import usage_probe
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.run_events import Tick
-from orchestrator.state.facts import Fact
-from orchestrator.state.run_found import RunFound
+from orchestrator.state.facts import Fact, RunFound
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState
 from tests import lan

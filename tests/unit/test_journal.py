@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from contract.checkpoint import StartPoint
-from orchestrator.state.journal import Journal
+from orchestrator.state.journal import Journal, fold
 from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
@@ -28,7 +28,6 @@ from orchestrator.state.journal_entries import (
     decode_entry,
     encode_entry,
 )
-from orchestrator.state.journal_fold import fold
 from orchestrator.store.record_file import RecordFile
 
 A, B, C = "aa" * 32, "bb" * 32, "cc" * 32

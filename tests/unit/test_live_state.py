@@ -30,14 +30,14 @@ from orchestrator.state.facts import (
     LineRead,
     NodeAnswered,
     NodeUnanswered,
+    RunFound,
     RunSeen,
 )
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
-from orchestrator.state.journal_fold import fold
 from orchestrator.state.limits import LINE_CHARS, NODE_SILENT_S, TAIL
 from orchestrator.state.phase import Phase
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState

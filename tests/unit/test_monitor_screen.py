@@ -15,9 +15,8 @@ from contract.events import RankFailed, StepDone
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.run_events import Tick
-from orchestrator.state.facts import Fact
+from orchestrator.state.facts import Fact, RunFound
 from orchestrator.state.limits import NODE_SILENT_S, TAIL
-from orchestrator.state.run_found import RunFound
 from orchestrator.watch.terminal.feed import LiveFeed
 from orchestrator.watch.terminal.screen import DetailScreen, HelpScreen, LogScreen, MonitorApp
 from tests.unit.test_live_state import NAMES, Watched

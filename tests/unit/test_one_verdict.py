@@ -15,12 +15,11 @@ from orchestrator.cli.status import status_data, status_messages
 from orchestrator.render.prometheus import exposition
 from orchestrator.render.runs import run_table, runs_table
 from orchestrator.state.condition import SEVERITIES, Code
-from orchestrator.state.facts import Fact
+from orchestrator.state.facts import Fact, RunFound
 from orchestrator.state.fleet_figures import FleetFigures
 from orchestrator.state.phase import Phase
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_found import RunFound
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
 from orchestrator.watch.fleet_view import FleetView

@@ -23,7 +23,7 @@ from orchestrator.render.run_summary import key_figures
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
-from orchestrator.state.newest_reports import newest_output
+from orchestrator.state.line_reduce import newest_output
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.watch.run_lines import run_lines
 from tests import lan

@@ -14,9 +14,9 @@ from orchestrator.plan.command import same_step
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
-from orchestrator.state.facts import ContainerSeen, JournalRead
+from orchestrator.state.facts import ContainerSeen, JournalRead, fact_of
+from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, JournalEntry, StartedEntry, StopEntry
-from orchestrator.state.journal_fold import fold
 from orchestrator.state.recovery import (
     KILLED_S,
     LAST,
@@ -35,7 +35,6 @@ from orchestrator.state.recovery import (
     decide,
 )
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_facts import fact_of
 from orchestrator.state.run_state import RunState
 from tests import lan
 

@@ -26,7 +26,6 @@ from contract.events import (
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
 from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen
-from orchestrator.state.faults import faults_of
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
@@ -262,7 +261,7 @@ def test_faults_of_a_long_run_are_counted_and_shown() -> None:
     assert [one.text for one in timeline_of(state_of(s.facts))][:1] == ["rank 1 is idle"]
     for number in range(limits.MOMENTS + 1):
         s.event(200 + number, "alpha", WaitingForNodes(nodes=("gamma",), seconds=float(number)))
-    assert faults_of(state_of(s.facts)) == {"hangs": 1, "silences of beta": 1}
+    assert state_of(s.facts).faults == {"hangs": 1, "silences of beta": 1}
 
 
 def test_events_that_are_long_are_cut() -> None:

@@ -22,10 +22,9 @@ from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import events, line_log
-from orchestrator.store.event_file import EventFile
+from orchestrator.store.event_file import EventFile, is_shared
 from orchestrator.store.events import EventReader, EventWriter
 from orchestrator.store.line_log import locked
-from orchestrator.store.mounts import is_shared
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import as_json, segments_in
 from tests import lan

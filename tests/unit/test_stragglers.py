@@ -11,10 +11,10 @@ from contract.cost_model.forecast import Forecast, ForecastRow
 from contract.events import StepDone
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.checks.stragglers import share_of
+from orchestrator.state.conditions import slow_node
 from orchestrator.state.facts import NodeAnswered
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
-from orchestrator.state.stragglers import slow_node
 from orchestrator.watch.words import words
 from tests.run_streams import NAMES, RUN_ID, T0, USAGE, begun
 

@@ -15,7 +15,6 @@ from orchestrator.plan.command import is_own_script
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import REDACTED, is_sensitive
-from orchestrator.state.faults import faults_of
 from orchestrator.state.run_history import LAUNCH
 from orchestrator.state.run_report import OptionUsed, RunReport
 from orchestrator.state.run_state import RunState
@@ -177,7 +176,7 @@ def _outcome(
     yield f"{report.unit or 'samples'}/s (mean)", None if speed is None else round(speed, 1)
     yield "samples per step", samples_per_step
     yield "seconds", round(report.seconds, 1) or None
-    yield from sorted(faults_of(state).items())
+    yield from sorted(state.faults.items())
 
 
 def as_data(rows: Iterable[Compared]) -> list[dict[str, Any]]:

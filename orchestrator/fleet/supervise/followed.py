@@ -12,11 +12,10 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunEvent
 from orchestrator.specs.seen import seen_now
-from orchestrator.state.facts import ContainerSeen, JournalRead
+from orchestrator.state.facts import ContainerSeen, JournalRead, fact_of
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
-from orchestrator.state.run_facts import fact_of
 from orchestrator.state.run_state import RunState
 
 

@@ -11,8 +11,8 @@ from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
-from orchestrator.state.generation_failures import generation_failure
 from orchestrator.state.phase import Phase, end_of, has_ended, phase_of
+from orchestrator.state.postmortem import generation_failure
 from orchestrator.state.recovery import AddNodes, Decision, GiveUp, NoNodeAnswers, Replan
 from orchestrator.state.run_state import RunState
 
