@@ -21,7 +21,6 @@ from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Member, Run, State
 from orchestrator.state.condition import Condition
 from orchestrator.state.conditions import SWAP_MIB
-from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import RunProgress, progress_of, words_of_script
 from orchestrator.state.run_state import NodeState, RunState
@@ -76,8 +75,7 @@ def _title(state: RunState, judged: Verdict, now: float) -> Text:
     known = progress_of(state, judged.phase, now)
     if progress := _progress(known, judged.phase, now):
         title.append(f"  {progress}")
-    is_quiet = known.origin != "event" or (known.age_s or 0.0) > NO_PROGRESS_S
-    if known.last_line and judged.phase.is_active and is_quiet:
+    if known.last_line and judged.phase.is_active and known.is_quiet:
         title.append(f"\n{printable(known.last_line[:LAST_LINE])}", "dim")
     return title
 

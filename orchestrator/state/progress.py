@@ -61,6 +61,11 @@ class RunProgress:
         return "" if self.optimizer_steps is None else work_line(self.optimizer_steps, self.steps_per_s)
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether the newest log line says more: nothing is reported, or nothing new, or nothing since the restart."""
+        return not self.origin or self.is_before_restart or (self.age_s or 0.0) > NO_PROGRESS_S
+
+    @property
     def share(self) -> float | None:
         """From 0 to 1."""
         return min(1.0, self.step / self.final_step) if self.step is not None and self.final_step else None

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from orchestrator.checks.output_progress import output_share, output_words
 from orchestrator.render.printable import printable
 from orchestrator.state.condition import Code, Condition
-from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.state.progress import RunProgress, progress_of
 from orchestrator.state.run_state import RunState
@@ -66,8 +65,7 @@ def condition_views(conditions: Iterable[Condition], run_id: str, now: float) ->
 def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> ProgressFigures:
     age_s = figures.age_s or 0.0
     answer = not any(one.code is Code.NODE_SILENT for one in judged.conditions)
-    stalled = not figures.origin or figures.is_before_restart or age_s > NO_PROGRESS_S
-    moves = judged.phase is Phase.RUNNING and answer and not stalled
+    moves = judged.phase is Phase.RUNNING and answer and not figures.is_quiet
     return ProgressFigures(
         step=figures.step,
         final_step=figures.final_step,
@@ -84,7 +82,7 @@ def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> Progress
         is_before_restart=figures.is_before_restart,
         output=output_words(figures.printed, running=moves, age_s=age_s),
         work=figures.work,
-        last_line=printable(figures.last_line) if stalled and judged.phase.is_active else "",
+        last_line=printable(figures.last_line) if figures.is_quiet and judged.phase.is_active else "",
     )
 
 

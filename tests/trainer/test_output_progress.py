@@ -9,7 +9,7 @@ import pytest
 
 from contract.event_lines import decode_event, encode_event
 from contract.events import OutputProgress
-from trainer.agent.output_progress import EVERY_S, LINES_PER_S, OutputReader, totals_of
+from trainer.agent.output_progress import EVERY_S, FIRST_EVERY_S, LINES_PER_S, OutputReader, totals_of
 
 
 def event_of(lines: Iterable[tuple[float, str]], *, command: tuple[str, ...] = (), at: float = 0.0) -> OutputProgress:
@@ -37,8 +37,9 @@ def test_the_time_left_is_estimated_from_own_times() -> None:
     assert event_of(times).remaining_s == pytest.approx(800)
     assert event_of(times, at=7.0).remaining_s == pytest.approx(793)
     assert event_of(times).per_s == pytest.approx(0.1)
-    assert event_of(times[:4]).remaining_s is None  # too few updates
-    assert event_of([(at / 100, line) for at, line in times]).remaining_s is None  # too early
+    assert event_of(times[:3]).remaining_s == pytest.approx(980)
+    assert event_of(times[:2]).remaining_s is None  # too few updates
+    assert event_of([(at / 110, line) for at, line in times]).remaining_s is None  # too early
 
 
 def test_the_time_left_follows_the_pace_of_the_last_tenth() -> None:
@@ -99,14 +100,20 @@ def test_nan_counts_when_it_comes_twice() -> None:
     assert event_of(enumerate(["epoch 1 loss inf", "epoch 2 loss inf"])).not_finite == "inf"
 
 
-def test_an_event_comes_when_something_changed_and_at_most_every_five_seconds() -> None:
+def test_an_event_comes_when_something_changed_and_more_often_in_the_first_minute() -> None:
     reader = OutputReader()
+    reader.read(0, "", 0.0)
     assert reader.event(0.0) is None
+    sent = []
+    for tenth in range(1000, 2000):
+        reader.read(0, f"step {tenth}", tenth / 10)
+        sent += [tenth / 10] if reader.event(tenth / 10) else []
+    assert sent[:60] == [100.0 + FIRST_EVERY_S * number for number in range(60)]
+    assert sent[60:] == [164.0 + EVERY_S * number for number in range(8)]
+    assert reader.event(300.0)
+    reader = OutputReader()
     reader.read(0, "step 1", 0.0)
     assert reader.event(0.0)
-    reader.read(0, "step 2", 1.0)
-    assert reader.event(1.0) is None
-    assert reader.event(EVERY_S)
     assert reader.event(100.0) is None
     reader.read(0, "step 3", 101.0)
     assert reader.event(101.0)

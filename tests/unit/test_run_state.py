@@ -18,11 +18,13 @@ from contract.events import (
     GenerationStarted,
     LivenessReported,
     NodesStalled,
+    OutputProgress,
     RankStarted,
     ResourcesSampled,
     StepDone,
     WaitingForNodes,
 )
+from orchestrator.render.runs import run_table
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
 from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen
@@ -193,6 +195,17 @@ def test_a_script_that_reports_no_steps_has_optimizer_steps() -> None:
     assert (shown.step, shown.optimizer_steps, shown.steps_per_s) == (None, 1204, 3.1)
     assert progress_of(state, Phase.STOPPED, T0 + 31).steps_per_s is None
     assert progress_of(state_of(trained().facts), Phase.RUNNING, T0 + 31).optimizer_steps is None
+
+
+def test_status_shows_the_newest_line_only_where_nothing_newer_is_read_from_the_output() -> None:
+    """A report is up to some seconds older than the newest line: the two would contradict each other."""
+    s = plain_script()
+    s.event(30, "alpha", OutputProgress(rank=0, epoch=1.0, epochs=9), 0)
+    s.write(33, "alpha", "epoch 2/9", 0)
+    state = state_of(s.facts)
+    fresh, old = (run_table(state, verdict(state, now), now).title for now in (T0 + 34, T0 + 95))
+    assert str(fresh) == f"run {state.run_id}  running  epoch 1/9   (read from its output)"
+    assert str(old).splitlines()[1] == "rank 0: epoch 2/9"
 
 
 def test_the_newest_state_of_a_progress_bar_is_the_last_line() -> None:

@@ -17,8 +17,8 @@ from contract.log_lines import EVENT_MARK
 from trainer.agent.output_reader import OutputFigures, read_figures
 from trainer.agent.rank_progress import RankProgress
 
-EVERY_S = 5.0
-"""Time between two events."""
+EVERY_S, FIRST_EVERY_S, FIRST_S = 5.0, 1.0, 60.0
+"""Time between two events; between those of the first minute, in which a short run would otherwise show none."""
 LINES_PER_S = 200
 """Lines of a rank that are read in a second: more would take the agent's time from the ranks."""
 _TOTAL = re.compile(
@@ -37,6 +37,7 @@ class OutputReader:
         self._budget: dict[int | None, tuple[int, int]] = {}
         """Second, and lines that were read in it."""
         self._sent: OutputProgress | None = None
+        self._first_at = math.inf
         self._sent_at = -math.inf
 
     def read(self, rank: int | None, text: str, now: float) -> OutputFigures:
@@ -53,16 +54,17 @@ class OutputReader:
         return figures
 
     def event(self, now: float, *, last: bool = False) -> OutputProgress | None:
-        """The progress of rank 0, otherwise of the lowest rank that printed any, if it has changed since the last call
-        and `EVERY_S` have passed. `last`: no later call follows."""
-        if now - self._sent_at < EVERY_S and not last:
+        """The progress of rank 0, otherwise of the lowest rank that printed any, if it has changed since the last
+        event and `EVERY_S` have passed, `FIRST_EVERY_S` at first. `last`: no later call follows."""
+        every_s = FIRST_EVERY_S if now - self._first_at < FIRST_S else EVERY_S
+        if now - self._sent_at < every_s and not last:
             return None
         with self._lock:
             rank = min(self._ranks, key=lambda one: (one is None, one or 0), default=-1)
             event = self._ranks[rank].event(rank, now) if rank != -1 else None
         if event is None or (self._sent and _figures(event) == _figures(self._sent)):
             return None
-        self._sent, self._sent_at = event, now
+        self._sent, self._sent_at, self._first_at = event, now, min(now, self._first_at)
         return event
 
 

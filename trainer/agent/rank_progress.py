@@ -9,10 +9,10 @@ from contract.events import OutputProgress
 from trainer.agent.output_counts import MARKS, LossCount, StepCount
 from trainer.agent.output_reader import STEP_LIMIT, OutputFigures
 
-LEAST_S, LEAST_UPDATES = 30.0, 5
+LEAST_S, LEAST_UPDATES = 2.0, 3
 """Time since the first progress, and number of updates, before a time left is estimated."""
-RECENT = 0.1
-"""Part of the time so far over which the pace is measured."""
+RECENT, RECENT_S, RECENT_UPDATES = 0.1, 30.0, 5
+"""Part of the time so far over which the pace is measured; at least so many seconds and updates, where there are."""
 INNER_S = 120.0
 """A counter that has not moved for so long gives way to another, such as the bar of an evaluation within it."""
 
@@ -113,9 +113,9 @@ class RankProgress:
         if not self._marks or self._updates < LEAST_UPDATES or now - self._first < LEAST_S:
             return None
         last_at, last = self._marks[-1]
-        since = now - max(LEAST_S, RECENT * (now - self._first))
+        since = now - max(RECENT_S, RECENT * (now - self._first))
         recent = [mark for mark in self._marks if mark[0] >= since]
-        recent = recent if len(recent) > LEAST_UPDATES else list(self._marks)[-LEAST_UPDATES - 1 :]
+        recent = recent if len(recent) > RECENT_UPDATES else list(self._marks)[-RECENT_UPDATES - 1 :]
         (at, done), elapsed = recent[0], last_at - recent[0][0]
         if elapsed <= 0 or last <= done or at == last_at:
             return None
