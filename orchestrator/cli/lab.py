@@ -77,8 +77,8 @@ def up(
     if engine is LabEngine.slurm:
         say("a Slurm cluster, with its workspace in /shared/orch\n  → orch lab shell login -- sinfo")
         return
-    first = "orch build   orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
-    say(f"every command finds it while the lab is up\n  → {first}   orch launch --nodes {nodes}")
+    first = "orch build && orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
+    say(f"every command finds it while the lab is up\n  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab")
 
 
 def _make_base() -> None:

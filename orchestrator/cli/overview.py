@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.table import Table
     from orchestrator.specs.inventory import Inventory
+    from orchestrator.state.progress import RunProgress
 
 LOOKED_AT, SHOWN = 50, 6
 """Newest runs that are looked at, and how many of them are shown, running ones first."""
@@ -35,7 +36,8 @@ class RunLook:
 
     run_id: str
     state: str
-    step: str
+    progress: str
+    """`1,204/3,000` steps, otherwise `epoch 3/10`."""
     started_at: str
     nodes: int
     command: str
@@ -75,16 +77,22 @@ def _look(record: RunRecord, now: float) -> RunLook:
 
     state = recorded_state(record, now)
     phase, plan = phase_of(state), state.plan
-    known = progress_of(state, phase, now)
-    done, of = known.step, known.final_step
     return RunLook(
         run_id=record.run_id,
         state=phase.value,
-        step="" if done is None else f"{done:,}/{of:,}" if of else f"{done:,}",
+        progress=_progress(progress_of(state, phase, now)),
         started_at=plan.started_at if plan else "",
         nodes=len(state.members),
         command=shlex.join(plan.command) if plan else "",
     )
+
+
+def _progress(known: RunProgress) -> str:
+    counts_epochs = known.epoch is not None
+    done, of = (known.epoch, known.epochs) if counts_epochs else (known.step, known.final_step)
+    if done is None:
+        return ""
+    return "epoch " * counts_epochs + (f"{done:,g}" if counts_epochs else f"{done:,}") + (f"/{of:,}" if of else "")
 
 
 def _table(runs: Sequence[RunLook]) -> Table:
@@ -94,13 +102,13 @@ def _table(runs: Sequence[RunLook]) -> Table:
     from orchestrator.render.table import Column, Table
     from orchestrator.render.times import ago
 
-    columns = (Column("run"), Column("state"), Column("step", right=True), Column("started", 2),
+    columns = (Column("run"), Column("state"), Column("progress", right=True), Column("started", 2),
                Column("nodes", 3, right=True), Column("command", 1, wraps=True))  # fmt: skip
     rows = [
         (
             one.run_id,
             Text(one.state, STYLES.get(one.state, "")),
-            one.step,
+            one.progress,
             ago(one.started_at),
             str(one.nodes),
             one.command,

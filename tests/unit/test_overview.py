@@ -62,10 +62,12 @@ def recorded(run_id: str, outcome: str = "", *, age_s: float = 0.0, command: str
     return record
 
 
-def write(record: RunRecord, time: str) -> None:
+STEP = '@orch {"event": "step", "rank": 0, "step": 1003, "loss": 2.0, "final_step": 9000, "t": 1.0}'
+
+
+def write(record: RunRecord, time: str, text: str = STEP) -> None:
     """A line of rank 0 with this time."""
     with record.open_log("alpha", "c1") as log:
-        text = '@orch {"event": "step", "rank": 0, "step": 1003, "loss": 2.0, "final_step": 9000, "t": 1.0}'
         log.add(RunLine(time=time, node="alpha", node_rank=0, rank=0, text=text))
 
 
@@ -95,6 +97,22 @@ def test_runs_nodes_and_the_next_command(alone: Alone) -> None:
     assert report_of(RunRecord("0101-0000-dddd")).state == "running"
     assert report_of(RunRecord("0101-0000-bbbb")).state == "unknown"
     assert commands(ran) == ["orch monitor", "orch logs 0101-0000-dddd -f"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ({"epoch": 3, "epochs": 10, "step": 7, "steps": 400}, "epoch 3/10"),
+        ({"epoch": 2.5}, "epoch 2.5"),
+        ({"step": 1200, "steps": 4000}, "1,200/4,000"),
+    ],
+)
+def test_progress_that_is_read_from_the_output(alone: Alone, counts: dict[str, float], shown: str) -> None:
+    record = RunRecord("0101-0000-aaaa")
+    record.save_plan(replace(lan.plan(lan.NAMES[:3]), run_id=record.run_id))
+    write(record, lan.moment(1), "@orch " + json.dumps({"event": "output", "rank": 0, "t": 1.0, **counts}))
+    record.save_outcome("succeeded", "")
+    assert f"succeeded  {shown:>{max(len(shown), len('progress'))}}  " in alone().out
 
 
 def test_a_run_that_is_being_stopped(alone: Alone) -> None:
