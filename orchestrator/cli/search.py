@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli.moments import log_time
 from orchestrator.cli.options import NodesOption, Output
 from orchestrator.cli.report import say
-from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
+from orchestrator.specs.errors import EXIT_OK, UsageError
 from orchestrator.specs.selection import select_names
 
 EXAMPLES = """\
@@ -41,16 +41,17 @@ def search(
     from orchestrator.fleet.runs.records import all_records, left_out_line
     from orchestrator.fleet.runs.search import search_runs
     from orchestrator.render.log_lines import search_line
-    from orchestrator.store.run_names import matching
+    from orchestrator.store.run_names import ON_RECORD, matching, unknown_run
 
     if not all(word.strip() for word in words):
         raise UsageError("a word to search for is empty")
     records = all_records()
     if run:
-        meant = matching(run, [one.run_id for one in records])
+        known = [one.run_id for one in records]
+        meant = matching(run, known)
         records = [one for one in records if one.run_id in meant]
         if not records:
-            raise ConfigError(f"no run {run} on record on this computer", hint="orch runs")
+            raise unknown_run(run, ON_RECORD, known)
     if line := left_out_line():
         say(line)
     selected = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.specs.errors import UsageError
+from orchestrator.specs.errors import ConfigError, UsageError
 
 Purpose = Literal["look", "end"]
 """`end`: the command ends or deletes something, and does not choose among several active runs."""
+ON_RECORD = "on record on this computer"
 _SUFFIX = re.compile(r"-[0-9a-f]{4}", re.ASCII)
 """Added to the name of a run to make its id."""
 
@@ -47,6 +49,13 @@ def matching(wanted: str, ids: Iterable[str]) -> list[str]:
         return [wanted]
     named = [one for one in known if one.startswith(wanted) and _SUFFIX.fullmatch(one, len(wanted))]
     return named or [one for one in known if one.startswith(wanted)]
+
+
+def unknown_run(wanted: str, place: str, known: Iterable[str], hint: str = "orch runs") -> ConfigError:
+    """The error that no run is meant: `no run nope on any node (did you mean note-1a2b?)`."""
+    close = difflib.get_close_matches(wanted, list(known), 1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return ConfigError(f"no run {wanted} {place}{meant}", hint=hint)
 
 
 def resolve(wanted: str | None, known: Iterable[KnownRun], purpose: Purpose = "look") -> str | None:

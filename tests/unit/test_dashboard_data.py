@@ -144,7 +144,7 @@ def test_a_run_that_is_not_there(client: TestClient) -> None:
     for path in ("/api/curves?run=none", "/api/logs?run=none", "/api/runs/none/why", "/api/logs?run=../../etc"):
         answer = client.get(path)
         assert answer.status_code == 404, path
-        assert "no record of a run" in answer.json()["error"]
+        assert "on record on this computer" in answer.json()["error"]
     assert client.get("/api/curves").status_code == 400
     assert client.get("/api/curves", params={"run": [f"r{n}" for n in range(11)]}).status_code == 400
 

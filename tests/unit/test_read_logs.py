@@ -132,5 +132,5 @@ def test_a_checkpoint_is_on_record_before_its_line_is_stored() -> None:
 
 
 def test_an_unknown_run() -> None:
-    with pytest.raises(ConfigError, match="no run nope on any node: none"):
+    with pytest.raises(ConfigError, match="no run nope on any node or on record"):
         resolve_logs(list(lan.lan("alpha").nodes.values()), "nope")

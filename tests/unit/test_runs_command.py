@@ -204,7 +204,7 @@ def test_an_own_scripts_words_are_compared() -> None:
 def test_runs_that_are_not_on_record(orch: Orch) -> None:
     recorded("gpt2-aa")
     recorded("gpt2-bb")
-    assert "no record of a run gpt3-aa on this computer (did you mean gpt2-aa?)" in orch(
+    assert "no run gpt3-aa on record on this computer (did you mean gpt2-aa?)" in orch(
         "runs", "diff", "gpt3-aa", "gpt2-aa").err  # fmt: skip
     assert "note: gpt2-bb, the newer of 2\n" in orch("runs", "diff", "gpt2", "gpt2-aa").err
 

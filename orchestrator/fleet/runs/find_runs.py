@@ -17,7 +17,7 @@ from orchestrator.specs.labels import RunLabels, read_labels, understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.state.journal import Journal
-from orchestrator.store.run_names import KnownRun, Purpose, matching, resolve
+from orchestrator.store.run_names import ON_RECORD, KnownRun, Purpose, matching, resolve, unknown_run
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -121,10 +121,11 @@ def run_on_nodes(found: FoundRuns, wanted: str | None, purpose: Purpose = "look"
     if silent:
         unknown = f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it"
         raise PreflightError(unknown, hint="orch doctor")
-    known = ", ".join(run.run_id for run in found.runs) or "none"
-    recorded = matching(wanted, (record.run_id for record in recorded_runs()))
-    hint = f"this controller kept its logs: orch logs {wanted}" if recorded else "orch runs"
-    raise ConfigError(f"no run {wanted} on any node: {known}", hint=hint)
+    recorded = [record.run_id for record in recorded_runs()]
+    if matching(wanted, recorded):
+        raise unknown_run(wanted, f"on any node, only {ON_RECORD}", (), f"orch logs {wanted}")
+    known = [*(run.run_id for run in found.runs), *recorded]
+    raise unknown_run(wanted, f"on any node or {ON_RECORD}", known)
 
 
 def run_or_record(found: FoundRuns, wanted: str | None) -> Run | RunRecord:

@@ -3,7 +3,6 @@ one, takes it over after a question."""
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import json
 import platform
@@ -50,7 +49,7 @@ from orchestrator.state.journal_entries import (
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
 from orchestrator.store.recorder import RecorderLock
-from orchestrator.store.run_names import KnownRun, matching, resolve
+from orchestrator.store.run_names import ON_RECORD, KnownRun, matching, resolve, unknown_run
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import FOLDER as LINES
 
@@ -364,10 +363,8 @@ def record_of(wanted: str | None) -> RunRecord:
         return RunRecord(chosen)
     if wanted is None:
         raise ConfigError("this computer has no record of any run", hint="orch launch")
-    close = difflib.get_close_matches(wanted, [one.run_id for one in known], 1)
-    meant = f" (did you mean {close[0]}?)" if close else ""
     hint = f"orch logs {wanted}   # collects its lines from its nodes; all runs: orch runs"
-    raise ConfigError(f"no record of a run {wanted} on this computer{meant}", hint=hint)
+    raise unknown_run(wanted, ON_RECORD, (one.run_id for one in known), hint)
 
 
 def spoken_by_nodes(run_id: str) -> str:
