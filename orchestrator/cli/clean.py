@@ -23,12 +23,10 @@ def clean(
 ) -> int:
     """Remove the containers of ended runs from all nodes. Their logs stay on this computer.
 
-    Records on this computer that an earlier version made, which this one does not read, are removed. Active runs,
-    checkpoints, data and images are not touched. If a run was stopped while a node was out of reach, its
+    Active runs, checkpoints, data and images are not touched. If a run was stopped while a node was out of reach, its
     containers there are stopped and removed.
     """
     from orchestrator.fleet.connect import connected, stand_ins
-    from orchestrator.fleet.runs.records import remove_earlier
     from orchestrator.fleet.runs.stop import clean as clean_nodes
 
     specs = load_inventory(inventory).select(nodes)
@@ -42,8 +40,6 @@ def clean(
                 say(f"{outcome.item.name}: what was left of run {run_id}, stopped while this node was away, is ended")
             for line in outcome.result.not_understood:
                 say(f"note: {line}")
-    if not run and (earlier := remove_earlier()):
-        say(f"the records of {', '.join(earlier)}, which an earlier version made, are removed from this computer")
     if as_json:
         write_json({"removed": removed})
     failed = report_errors(outcome.error for outcome in outcomes)

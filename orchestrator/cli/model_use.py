@@ -110,7 +110,7 @@ def use_model(
 
 def _place(asked: Asked, use: ModelUse, node: Node, held: CheckpointCopy, device: Device | None) -> ModelPlace:
     """Return the image and the device: those of the run on this node, unless another device is asked for."""
-    from orchestrator.fleet.checkpoints.export import image_for
+    from orchestrator.fleet.checkpoints.use_model import image_for
     from orchestrator.plan.model_use import ModelPlace
     from orchestrator.specs.container_limits import container_limits
     from orchestrator.specs.request import LaunchRequest

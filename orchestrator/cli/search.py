@@ -38,7 +38,7 @@ def search(
     A line is found if it contains all words, in any order, also as parts of longer words: error finds RuntimeError.
     No node is asked: orch logs RUN records the newest lines of a run that is not followed. -o name lists the runs.
     """
-    from orchestrator.fleet.runs.records import all_records, left_out_line
+    from orchestrator.fleet.runs.records import all_records
     from orchestrator.fleet.runs.search import search_runs
     from orchestrator.render.log_lines import search_line
     from orchestrator.store.run_names import ON_RECORD, matching, unknown_run
@@ -52,8 +52,6 @@ def search(
         records = [one for one in records if one.run_id in meant]
         if not records:
             raise unknown_run(run, ON_RECORD, known)
-    if line := left_out_line():
-        say(line)
     selected = None
     if nodes is not None:
         names = sorted({name for record in records for name in record.names})

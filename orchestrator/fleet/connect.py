@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from orchestrator.fleet.runs.bind import note_places
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
@@ -18,6 +17,7 @@ from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.store.run_names import matching
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
+    from orchestrator.nodes.carrier import Carried, CarriedAttempt
     from orchestrator.nodes.slurm import SlurmCarrier
     from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import NodeSpec
@@ -189,3 +189,25 @@ def cluster_nodes(carrier: SlurmCarrier, taken: Sequence[str] = (), run: str = "
         return [lone_login(carrier)]
     note_places(carrier.runs(run), carrier.name)
     return nodes
+
+
+def note_places(known: Carried, cluster: str) -> None:
+    """Write the nodes of the newest attempt of each run on record into its plan."""
+    for run_id in {one.run_id for one in known.attempts}:
+        newest, record = known.newest(run_id), RunRecord(run_id)
+        plan = record.plan()
+        if newest and plan and plan.cluster == cluster:
+            note_place(record, plan, newest)
+
+
+def note_place(record: RunRecord, plan: Plan, attempt: CarriedAttempt) -> Plan:
+    """Return the plan with the nodes of this attempt, and keep it. Unchanged: they are known, or not chosen yet."""
+    if not attempt.names or attempt.attempt < plan.attempt:
+        return plan
+    from orchestrator.plan.bound_nodes import bound_plan
+
+    bound = bound_plan(plan, attempt.attempt, attempt.names, attempt.addresses, attempt.bound_at)
+    if bound == plan:
+        return plan
+    record.rename_nodes(bound)
+    return bound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from orchestrator.fleet.fan_out import Outcome, begin, fan_out
 from orchestrator.nodes.interface import Node
@@ -85,10 +85,7 @@ def _contents(node: Node, spec: NodeSpec, facts: NodeFacts, request: LaunchReque
         working_dir="/",
         user=f"{facts.uid}:{facts.gid}",
         network="none",
-        cpus=limits.cpus,
-        memory_mib=limits.memory_mib,
-        memory_reservation_mib=limits.memory_reservation_mib,
-        shm_mib=limits.shm_mib,
+        **asdict(limits),
     )
     try:
         answer = node.engine.run_once(container, timeout_s=IMAGE_TIMEOUT_S)

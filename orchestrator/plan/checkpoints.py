@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
 from orchestrator.specs.checkpoint import CheckpointCopy
@@ -77,8 +78,5 @@ def export_container(
         mounts=(Mount(source=held.folder, target=source, read_only=True), Mount(source=scratch, target=out)),
         user=user,
         network="none",
-        cpus=min(1.0, limits.cpus),
-        memory_mib=limits.memory_mib,
-        memory_reservation_mib=limits.memory_reservation_mib,
-        shm_mib=limits.shm_mib,
+        **asdict(replace(limits, cpus=min(1.0, limits.cpus))),
     )

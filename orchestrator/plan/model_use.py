@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
 from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE, is_own_script
@@ -156,10 +156,7 @@ def use_container(use: ModelUse, place: ModelPlace, words: tuple[str, ...], name
         user=place.user,
         gpus=place.device == "cuda",
         network="none",
-        cpus=place.limits.cpus,
-        memory_mib=place.limits.memory_mib,
-        memory_reservation_mib=place.limits.memory_reservation_mib,
-        shm_mib=place.limits.shm_mib,
+        **asdict(place.limits),
     )
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from contract.downloads import CachedFile, Manifest, Source, partial_of, read_source
 from orchestrator.fleet.connect import connect
-from orchestrator.fleet.downloads.fetch_once import fetch_once
-from orchestrator.fleet.downloads.spread import copy_download, has_files
+from orchestrator.fleet.downloads import copy_download, fetch_once, has_files
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.launch import plan_launch

@@ -12,9 +12,8 @@ import pytest
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.fleet.runs import secrets
-from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import find_runs
-from orchestrator.fleet.runs.launch import launch
+from orchestrator.fleet.runs.launch import adopt, launch
 from orchestrator.nodes.fake import Answer
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.plan import Plan

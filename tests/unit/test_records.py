@@ -22,7 +22,6 @@ from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run_events import RunLine
 from tests import lan
-from tests.unit.conftest import THREE, Orch
 
 
 def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> RunLine:
@@ -258,21 +257,3 @@ def test_a_run_that_is_taken_over_again_keeps_its_end_and_its_lineage() -> None:
     record.save_outcome("succeeded", "")
     record.save_takeover(plan, {}, source="alpha", by="ana")
     assert record.outcome() == ("succeeded", "")
-
-
-def test_records_of_an_earlier_version_are_left_out_in_one_line_and_removed_by_clean(orch: Orch) -> None:
-    RunRecord("new-1").save_plan(lan.plan())
-    for name, files in (("old-1", ("alpha@c1.log.jsonl.gz", "outcome.json")), ("old-2", ("plan.json",))):
-        RunRecord(name).folder.mkdir(parents=True)
-        for file in files:
-            (RunRecord(name).folder / file).write_bytes(b"{}")
-    RunRecord("active-1").save_plan(lan.plan())
-    (RunRecord("active-1").folder / "alpha@c1.log.jsonl").write_text("a line of before\n")
-    line = "note: the records of 3 runs were made by an earlier version: left out\n  → orch clean   # removes them\n"
-    here = lan.lan(*THREE)
-    for words in (("runs",), ("search", "line")):
-        ran = orch(*words, on=here)
-        assert ran.err.count(line) == 1
-        assert "old-" not in ran.out
-    assert "the records of old-1, old-2, which an earlier version made, are removed" in orch("clean", on=here).err
-    assert sorted(folder.name for folder in RunRecord("new-1").folder.parent.iterdir()) == ["active-1", "new-1"]

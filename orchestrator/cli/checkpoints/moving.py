@@ -104,9 +104,9 @@ def export(
     A node that holds the checkpoint converts it in the training image; the file is then copied here.
     """
     from orchestrator.cli.report import progress_view
-    from orchestrator.fleet.checkpoints.export import export as write
-    from orchestrator.fleet.checkpoints.export import image_for
     from orchestrator.fleet.checkpoints.survey import newest_sound
+    from orchestrator.fleet.checkpoints.use_model import export as write
+    from orchestrator.fleet.checkpoints.use_model import image_for
     from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.specs.request import LaunchRequest
 

@@ -20,7 +20,7 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
-from orchestrator.fleet.runs.find_runs import every_container, find_runs
+from orchestrator.fleet.runs.find_runs import containers_of, find_runs
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.replan import PreviousAttempt, collect_known, lineage_of
 from orchestrator.nodes.interface import Node
@@ -129,8 +129,8 @@ def earlier_attempt(
         runs = begin(lambda: find_runs(everyone))
 
         def find_newest() -> Newest:
-            shown = [run for run in runs.result().runs if run.run_id == plan.run_id]
-            collect_known([one for run in shown for one in every_container(run, nodes)], record)
+            for run in (one for one in runs.result().runs if one.run_id == plan.run_id):
+                collect_known(containers_of([*run.members, *(member for _, member in run.earlier)], nodes), record)
             return newest_anywhere(everyone, places, plan.run_id, lineage_of(record))
 
         newest = begin(find_newest)

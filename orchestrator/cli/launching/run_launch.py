@@ -84,7 +84,7 @@ def run_launch(
             return EXIT_INTERRUPTED
         if request.downloads:
             from orchestrator.cli.report import progress_view
-            from orchestrator.fleet.downloads.fetch_once import fetch_once
+            from orchestrator.fleet.downloads import fetch_once
 
             with progress_view(quiet=mode.as_json) as view:
                 fetch_once({node.name: node for node in nodes}, plan, request.downloads, view.notify)

@@ -18,8 +18,8 @@ from orchestrator.cli.report import report_error, say, write_json, write_line
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, with_engine
-from orchestrator.fleet.runs.adopt import adopt
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
+from orchestrator.fleet.runs.launch import adopt
 from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.followed import FollowedRun

@@ -93,15 +93,7 @@ def runs(
     for run, _, one in shown if output.is_table else ():
         for line in filter(None, (beside_lines(one, run), half_launched(run))):
             say(line)
-    _tell_left_out()
     return code
-
-
-def _tell_left_out() -> None:
-    from orchestrator.fleet.runs.records import left_out_line
-
-    if line := left_out_line():
-        say(line)
 
 
 def _only_a_group(context: typer.Context) -> int:

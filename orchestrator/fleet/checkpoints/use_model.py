@@ -1,4 +1,5 @@
-"""Use a trained model on a node that holds its checkpoint, and bring what it writes to the controller."""
+"""Use a trained model, or export its weights, on a node that holds its checkpoint, and bring what is written to the
+controller."""
 
 from __future__ import annotations
 
@@ -9,12 +10,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from contract.checkpoint import CheckpointFile
+from orchestrator.fleet.checkpoints.copy import Relay, telling
 from orchestrator.fleet.checkpoints.survey import newest_sound
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.results import bring_results, find_results
 from orchestrator.nodes.interface import MIB, Completed, Node, Progress
+from orchestrator.plan.checkpoints import EXPORTED, export_container
 from orchestrator.plan.model_use import FILES, OUT, ModelPlace, ModelUse, use_container
 from orchestrator.specs.checkpoint import CheckpointCopy
+from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.errors import (
     CommandFailedError,
     ConfigError,
@@ -23,6 +28,7 @@ from orchestrator.specs.errors import (
     RunFailedError,
     UsageError,
 )
+from orchestrator.specs.inventory import Limits
 from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.specs.run import State
 
@@ -43,6 +49,9 @@ _BEGIN = (
     'umask 077; cd -- "$1/../.." && mkdir -- ".use-$2" && cd -- ".use-$2" && mkdir -p -- in "runs/$3/$4"'
     " && pwd -P && id -u && id -g"
 )
+# $1: a folder; $2: a file in it.
+_MEASURE = 'cd -- "$1" && stat -c %s -- "$2" && sha256sum -- "$2"'
+_MEASURED = re.compile(r"(?P<size>[0-9]{1,15})\n(?P<sha256>[0-9a-f]{64}) ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,17 @@ def chosen_copies(
             hint=f"orch checkpoints ls {run_id}",
         )
     return sound
+
+
+def image_for(node: Node, wanted: Sequence[str]) -> str:
+    """The first of these images (ids or tags) that the node has; empty where it runs processes. `PreflightError` where
+    it has none."""
+    if node.engine.facts().kind == "process":
+        return ""
+    for reference in filter(None, wanted):
+        if image := node.engine.image(reference):
+            return image.id
+    raise PreflightError("it has none of this project's images", node=node.name, hint="orch build")
 
 
 def running_on(node: Node) -> str:
@@ -147,7 +167,8 @@ def run_model(
             spec = use_container(use, place, words, f"orch-{use.action}-{secrets.token_hex(4)}")
             ended = node.engine.run_once(spec, timeout_s=TIMEOUT_S)
             folders = (f"{scratch}/in/", f"{place.out(use.action)}/", f"{FILES}/", f"{OUT}/")
-            printed.append(_without(folders, _printed(ended, use.action, folders)))
+            killed = "killed, as when memory runs out: --node NODE, or --device cpu"
+            printed.append(_without(folders, _printed(ended, use.action, folders, killed=killed)))
         if not use.writes_files:
             return printed
         found = find_results([node], {node.name: scratch}, held.run_id, ())
@@ -158,14 +179,52 @@ def run_model(
     return printed
 
 
-def _printed(ended: Completed, action: str, folders: Sequence[str]) -> str:
-    """Stdout of the trainer. ConfigError, UsageError: it refuses its input; RunFailedError: it fails."""
+def export(node: Node, held: CheckpointCopy, *, image: str, limits: Limits, target: Path, notify: Notify) -> int:
+    """Export the weights of `held` on `node` to the file `target` on the controller; the number of bytes written.
+
+    `target` is written completely or not at all. ConfigError: the trainer refuses the checkpoint. RunFailedError: it
+    fails.
+    """
+    with scratch_folder(node, held, "export") as (scratch, user):
+        notify(node.name, Progress(text=f"{held.name}: exporting"))
+        machine, out = node.engine.facts(), f"{scratch}/runs/{held.run_id}/export"
+        within = container_limits(limits, cpus=machine.cpus, memory_mib=machine.memory_mib)
+        spec = export_container(held, image=image, user=user, limits=within, scratch=out)
+        _printed(node.engine.run_once(spec, timeout_s=TIMEOUT_S), f"exporting {held.name}")
+        return _fetch(node, out, target, notify)
+
+
+def _fetch(node: Node, scratch: str, target: Path, notify: Notify) -> int:
+    measured = node.run(["sh", "-c", _MEASURE, "sh", scratch, EXPORTED], timeout_s=TIMEOUT_S)
+    found = _MEASURED.match(measured.check("reading what was exported"))
+    if found is None:
+        raise CommandFailedError("its answer about the exported file is not valid", node=node.name)
+    part = CheckpointFile(name=EXPORTED, size=int(found["size"]), sha256=found["sha256"])
+    aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        relay = Relay(node, f"{scratch}/{EXPORTED}", part)
+        with aside.open("xb") as file:
+            for chunk in telling(relay.chunks(), node.name, f"bringing {target.name}", 0, part.size, notify):
+                file.write(chunk)
+        relay.check_source()
+        relay.check_content()
+        aside.replace(target)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return part.size
+
+
+def _printed(ended: Completed, action: str, folders: Sequence[str] = (), *, killed: str = "") -> str:
+    """Stdout of the trainer. ConfigError, UsageError: it refuses its input; RunFailedError: it fails, with the hint
+    `killed` where it was."""
     if ended.exit_code == 0:
         return ended.stdout
     lines = (ended.stderr.strip() or ended.stdout.strip()).splitlines()
     text = _without(folders, "\n".join(lines[-LINES_OF_AN_ERROR:])).removeprefix("error: ")
     kinds = {ConfigError.exit_code: ConfigError, UsageError.exit_code: UsageError}
-    hint = "killed, as when memory runs out: --node NODE, or --device cpu" if ended.exit_code == KILLED else ""
+    hint = killed if ended.exit_code == KILLED else ""
     raise kinds.get(ended.exit_code, RunFailedError)(
         f"{action} failed with exit code {ended.exit_code}: {text}", node=ended.node, hint=hint
     )

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import platformdirs
 
-from orchestrator.fleet.runs.agent_files import PACKAGES, agent_names
+from orchestrator.fleet.runs.code_files import PACKAGES, agent_names
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.image import SITE, Recipe, needed_wheels, pins_of, pip_conf, proxies
 from orchestrator.plan.packages import LAYER

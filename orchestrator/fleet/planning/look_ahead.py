@@ -14,11 +14,10 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from contract.cost_model.memory import TransformerTraining
+from orchestrator.fleet.runs.code_files import PACKAGES
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, UsageError
 
-PACKAGES = Path(__file__).parents[3]
-"""Folder of the packages `trainer` and `orchestrator`: the repository, or where both are installed."""
 # -I and -S: neither a folder `trainer` in the working directory nor site-packages come before ours.
 _START = (
     "import os, runpy, sys; where, folder = sys.argv[1:]; sys.path.insert(0, where); os.chdir(folder);"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from orchestrator.checks.gpu import gpu_findings
@@ -89,10 +89,7 @@ def _ask_container(node: Node, check: GpuCheck, image: ImageFacts, limits: Conta
         working_dir="/",
         gpus=True,
         network="none",
-        cpus=limits.cpus,
-        memory_mib=limits.memory_mib,
-        memory_reservation_mib=limits.memory_reservation_mib,
-        shm_mib=limits.shm_mib,
+        **asdict(limits),
     )
 
     def run(argv: Sequence[str]) -> Completed:

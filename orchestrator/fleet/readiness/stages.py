@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
@@ -119,10 +119,7 @@ def inside(target: ProbeTarget) -> Parts:
         working_dir="/",
         user=f"{facts.uid}:{facts.gid}",
         network="none",
-        cpus=limits.cpus,
-        memory_mib=limits.memory_mib,
-        memory_reservation_mib=limits.memory_reservation_mib,
-        shm_mib=limits.shm_mib,
+        **asdict(limits),
     )
     answer = target.node.engine.run_once(container, timeout_s=INSIDE.deadline_s)
     return {"inside": inside_probe.parse(answer)}

@@ -19,8 +19,7 @@ from typing import BinaryIO, cast
 from contract.data_parts import MANIFEST
 from orchestrator.fleet.fan_out import Notify, Outcome, copy_from_first, fan_out
 from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, send_folder
-from orchestrator.fleet.runs.agent_files import PACKAGES, agent_entries, agent_names
-from orchestrator.fleet.runs.code_files import code_files
+from orchestrator.fleet.runs.code_files import PACKAGES, agent_entries, agent_names, code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
 from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
 from orchestrator.nodes.archive import TarError, unpack

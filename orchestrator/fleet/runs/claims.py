@@ -82,15 +82,15 @@ exit 0
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodesClaimed:
     """Nodes on which an attempt was claimed, and the others."""
 
     claim: ClaimEntry
-    held: tuple[str, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     """Nodes that alone speak of another claimant or of a stop, and their words."""
-    failed: Mapping[str, OrchError] = field(default_factory=dict)
+    failed: dict[str, OrchError] = field(default_factory=dict)
     """Nodes that did not answer, or could not make the folder."""
 
 
@@ -111,13 +111,13 @@ def claim_on(
     while in_turn and not claiming.held:
         first = in_turn.pop(0)
         claiming.ask([first])
-        if first.name in claiming.refused and claiming.is_lost_within(LOOKS, in_turn, rest):
+        if first.name in claiming.left_out and claiming.is_lost_within(LOOKS, in_turn, rest):
             raise claiming.lost()
     claiming.ask(in_turn)
     if claiming.is_lost([]):
         release(nodes, places, run_id, claim)
         raise claiming.lost()
-    return NodesClaimed(claim=claim, held=tuple(claiming.held), left_out=claiming.refused, failed=claiming.failed)
+    return claiming
 
 
 def release(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, claim: ClaimEntry) -> None:
@@ -131,15 +131,11 @@ def release(nodes: Sequence[Node], places: Mapping[str, str], run_id: str, claim
 
 
 @dataclass(kw_only=True)
-class _Claiming:
-    """Answers of the nodes so far."""
+class _Claiming(NodesClaimed):
+    """The same while nodes are asked."""
 
     places: Mapping[str, str]
     run_id: str
-    claim: ClaimEntry
-    held: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    failed: dict[str, OrchError] = field(default_factory=dict)
 
     def ask(self, nodes: Sequence[Node]) -> None:
         for outcome in fan_out(nodes, self._run, timeout_s=TIMEOUT_S):
@@ -147,7 +143,7 @@ class _Claiming:
             if answer is None:
                 self.failed[name] = outcome.error or OrchError("no answer", node=name)
             elif answer.exit_code in (TAKEN, STOPPED):
-                self.refused[name] = _words(answer)
+                self.left_out[name] = _words(answer)
             elif answer.exit_code == 0:
                 self.held.append(name)
             else:
@@ -157,8 +153,8 @@ class _Claiming:
         """Whether two nodes refuse, or more than half of those that answer; `others` are looked at alone."""
         asked = fan_out(others, lambda node: self._run(node, "look"), timeout_s=TIMEOUT_S) if others else ()
         codes = [outcome.result.exit_code for outcome in asked if outcome.result is not None]
-        refusing = len(self.refused) + sum(code in (TAKEN, STOPPED) for code in codes)
-        return refusing >= 2 or 2 * refusing > len(self.held) + len(self.refused) + len(codes)
+        refusing = len(self.left_out) + sum(code in (TAKEN, STOPPED) for code in codes)
+        return refusing >= 2 or 2 * refusing > len(self.held) + len(self.left_out) + len(codes)
 
     def is_lost_within(self, looks: int, others: Sequence[Node], rest: Callable[[float], object]) -> bool:
         """Look several times: the other claimant asks one node first, too."""
@@ -169,8 +165,8 @@ class _Claiming:
         return False
 
     def lost(self) -> ConflictError:
-        words = ", ".join(dict.fromkeys(self.refused.values()))
-        where = ", ".join(self.refused)
+        words = ", ".join(dict.fromkeys(self.left_out.values()))
+        where = ", ".join(self.left_out)
         return ConflictError(
             f"attempt {self.claim.attempt} of run {self.run_id} cannot start: {words} (on {where})",
             hint=f"to follow it: orch logs -f {self.run_id}; to end it and continue here: orch restart {self.run_id}",

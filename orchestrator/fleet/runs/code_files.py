@@ -1,4 +1,5 @@
 """Files of a code folder that are sent to the nodes: all but those that its ignore files and a fixed list leave out.
+Files of this computer's agent, which are sent for an image that orch has not built.
 
 The digest of the code, the question about its size, the copy and the list on the node all come from here.
 """
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from orchestrator.specs.errors import ConfigError
+from orchestrator.specs.image import OUR_PACKAGES
 
+PACKAGES = Path(__file__).parents[3]
+"""Folder of the agent's packages: the repository, or where they are installed with this one."""
 NEVER = frozenset(
     {
         ".git",
@@ -98,6 +102,17 @@ def code_files(folder: Path) -> CodeFiles:
         names=tuple(sorted(names, key=PurePosixPath)),
         left_out=dict(sorted(left_out.items())),
     )
+
+
+def agent_entries() -> tuple[str, ...]:
+    """Paths of the agent's folders and files, parents before what they hold."""
+    found = [path for name in OUR_PACKAGES for path in (PACKAGES / name, *sorted((PACKAGES / name).rglob("*")))]
+    return tuple(str(path.relative_to(PACKAGES)) for path in found if "__pycache__" not in path.parts)
+
+
+def agent_names() -> tuple[str, ...]:
+    """Paths of the agent's files alone."""
+    return tuple(entry for entry in agent_entries() if (PACKAGES / entry).is_file())
 
 
 def _reason(folder: Path, path: str, rules: Sequence[IgnoreRule]) -> str | None:

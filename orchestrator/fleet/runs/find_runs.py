@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -72,9 +72,7 @@ class LabelledContainer:
 def find_runs(nodes: Sequence[Node], *, some: bool = False) -> FoundRuns:
     """Ask every node for its containers with a run's label. `some`: these are a choice of nodes, so that a rank which
     none of them shows is not lost, but may be on another one."""
-    from orchestrator.nodes.cluster_nodes import (
-        cluster_of,
-    )  # with the engine of processes: readers of records need none
+    from orchestrator.nodes.cluster_nodes import cluster_of  # with an engine, which readers of records need not
 
     outcomes = fan_out(nodes, lambda node: node.engine.containers({labels.LABEL_RUN: ""}), timeout_s=TIMEOUT_S)
     unreachable = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
@@ -184,10 +182,15 @@ def must_be_over(found: FoundRuns, run_id: str) -> None:
 
 def running_containers(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
     """The run's containers that can be talked to."""
+    return containers_of(run.members, nodes)
+
+
+def containers_of(members: Iterable[Member], nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
+    """Those containers of these members that are on one of these nodes."""
     return tuple(
         RunningContainer.of(nodes[member.node], member.node_rank, member.container)
-        for member in run.members
-        if member.container is not None
+        for member in members
+        if member.container is not None and member.node in nodes
     )
 
 
@@ -199,16 +202,6 @@ def find_again(container: RunningContainer, run_id: str) -> ContainerFacts | Non
     shown = [(understood(facts.labels), facts) for facts in container.node.engine.containers(rank)]
     newest = max(((says.attempt, facts.id, facts) for says, facts in shown if says), default=None)
     return newest[2] if newest else None
-
-
-def every_container(run: Run, nodes: Mapping[str, Node]) -> tuple[RunningContainer, ...]:
-    """The containers of all attempts of the run that can be talked to."""
-    members = [*run.members, *(member for _, member in run.earlier)]
-    return tuple(
-        RunningContainer.of(nodes[member.node], member.node_rank, member.container)
-        for member in members
-        if member.container is not None and member.node in nodes
-    )
 
 
 def _assemble(run_id: str, held: Sequence[LabelledContainer]) -> Run:

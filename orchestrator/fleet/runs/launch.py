@@ -1,4 +1,4 @@
-"""Execute a plan: folders, uploads, containers. All or nothing."""
+"""Execute a plan: folders, uploads, containers, all or nothing; or finish a launch that was cut short."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
 from orchestrator.specs.plan import NodePlan, Plan, data_name
 from orchestrator.specs.plan_json import to_json
-from orchestrator.specs.run import ContainerFacts, State
+from orchestrator.specs.run import ContainerFacts, Run, State
+from orchestrator.specs.secret import REDACTED
 
+START_S = 60.0
 PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Pauses between tries to lock a node: an engine refuses a name before its new container is visible."""
 
@@ -157,6 +159,39 @@ def prepare(
         lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
         if lacking:
             yield artifact, lacking, having
+
+
+def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
+    """Finish a launch that was cut short: all containers of the plan, running.
+
+    Raises the first node's error; containers already started continue. ConflictError: a container is missing, and only
+    a launch can create it.
+    """
+    held = {member.node: member.container for member in run.members if member.container}
+    if run.attempt != plan.attempt:
+        held = {}
+    lacking = [part for part in plan.nodes if part.node not in held]
+    names, hint = ", ".join(part.node for part in lacking), f"orch stop {plan.run_id}, then: orch resume {plan.run_id}"
+    if lacking and (plan.secrets or REDACTED in plan.environment.values()):  # no plan holds their values
+        raise ConflictError(f"run {plan.run_id} has secrets, and no container yet on {names}", hint=hint)
+    if any(not part.container.image for part in lacking):
+        problem = f"run {plan.run_id} was launched from another computer, and has no container yet on {names}"
+        raise ConflictError(problem, hint=hint)
+    containers = []
+    for part in plan.nodes:
+        facts = held.get(part.node)
+        id = facts.id if facts else nodes[part.node].engine.create(part.container)
+        secrets = secrets_of((facts or part.container).labels)
+        containers.append(RunningContainer(node=nodes[part.node], node_rank=part.node_rank, id=id, secrets=secrets))
+    if all(facts.state is State.CREATED for facts in held.values()):  # otherwise each has its token
+        for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):
+            placed.value()
+    running = {node for node, facts in held.items() if facts.state is not State.CREATED}
+    created = [one for one in containers if one.node.name not in running]
+    for outcome in fan_out(created, lambda one: one.node.engine.start(one.id), timeout_s=START_S):
+        outcome.value()
+    RunRecord(plan.run_id).save_plan(plan, {one.node.name: one.id for one in containers})
+    return tuple(containers)
 
 
 def discard(container: RunningContainer) -> None:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from contract.log_lines import EVENT_MARK, split_rank
 from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, near_level
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_or_record, running_containers
+from orchestrator.fleet.runs.find_runs import (
+    RunningContainer,
+    containers_of,
+    find_runs,
+    run_or_record,
+    running_containers,
+)
 from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import LogLine, Node
@@ -148,11 +154,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
         record=record,
         attempt=run.attempt,
         containers=running_containers(run, by_name),
-        earlier=tuple(
-            RunningContainer.of(by_name[member.node], member.node_rank, member.container)
-            for _, member in run.earlier
-            if member.container and member.node in by_name
-        ),
+        earlier=containers_of((member for _, member in run.earlier), by_name),
         names=tuple(member.node for member in run.members if member.container),
         running=run.state in (State.RUNNING, State.QUEUED) or (run.state is State.LOST and up),
         away=tuple(

@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
-from shutil import rmtree
 from types import MappingProxyType
 from typing import Any
 
@@ -54,8 +53,6 @@ from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import FOLDER as LINES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_EARLIER = ("plan.json", "outcome.json", "launching.json", "index.sqlite")
-"""Files that records had before."""
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
@@ -378,34 +375,8 @@ def all_records() -> list[RunRecord]:
     """Records of all runs, also of those of which there is no plan, such as runs that another computer launched."""
     if not runs_folder().is_dir():
         return []
-    folders = [folder for folder in runs_folder().iterdir() if folder.is_dir() and not _is_earlier(folder)]
+    folders = [folder for folder in runs_folder().iterdir() if folder.is_dir()]
     return [RunRecord(folder.name) for folder in folders if re.fullmatch(RUN_ID, folder.name)]
-
-
-def earlier_records() -> list[RunRecord]:
-    """Those that an earlier version made: this one does not read them."""
-    folders = sorted(runs_folder().iterdir()) if runs_folder().is_dir() else []
-    return [RunRecord(one.name) for one in folders if re.fullmatch(RUN_ID, one.name) and _is_earlier(one)]
-
-
-def left_out_line() -> str:
-    """Line on the records that are left out; empty if there is none."""
-    number = len(earlier_records())
-    folders = "the record of 1 run was" if number == 1 else f"the records of {number} runs were"
-    return f"note: {folders} made by an earlier version: left out\n  → orch clean   # removes them" if number else ""
-
-
-def remove_earlier() -> list[str]:
-    """Remove the records of earlier versions whose runs have ended; the runs."""
-    ended = [one for one in earlier_records() if one.outcome() or not one.journal.attempts]
-    for one in ended:
-        rmtree(one.folder, ignore_errors=True)
-    return [one.run_id for one in ended]
-
-
-def _is_earlier(folder: Path) -> bool:
-    old = any((folder / name).exists() for name in _EARLIER) or any(folder.glob("*.log*.jsonl*"))
-    return old and not (folder / LINES).exists()
 
 
 def recorded_runs() -> list[RunRecord]:
@@ -418,7 +389,7 @@ def known_records() -> list[KnownRun]:
     written: dict[str, float] = {}
     for file in runs_folder().glob("*/plan-*.json"):
         name = file.parent.name
-        if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists() and not _is_earlier(file.parent):
+        if re.fullmatch(RUN_ID, name) and (file.parent / RECORD).exists():
             with suppress(OSError):  # it went away just now
                 written[name] = max(written.get(name, 0.0), file.stat().st_mtime)
     newest_first = sorted(written, key=lambda name: written[name], reverse=True)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, split_by_labels
+from orchestrator.fleet.runs.find_runs import RunningContainer, containers_of, find_runs, split_by_labels
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
@@ -21,7 +21,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
+from orchestrator.specs.run import ACTIVE, ContainerFacts, Run, State
 from orchestrator.store.run_names import matching
 from orchestrator.store.run_store import RunStore
 
@@ -112,17 +112,10 @@ def _to_stop(run: Run, nodes: Sequence[Node]) -> tuple[tuple[RunningContainer, .
     """The run's containers, and those that are no part of it. Of a job's earlier lives those that have not ended: the
     scheduler has the others."""
     by_name = {node.name: node for node in nodes}
-
-    def of(members: Sequence[Member]) -> tuple[RunningContainer, ...]:
-        return tuple(
-            RunningContainer.of(by_name[member.node], member.node_rank, member.container)
-            for member in members
-            if member.container is not None and member.node in by_name
-        )
-
     jobs = {node.name for node in nodes if cluster_of(node)}
     earlier = [one for _, one in run.earlier if one.state in ACTIVE or one.node not in jobs]
-    return of((*run.members, *earlier)), of([one for _, one in run.foreign])
+    foreign = [one for _, one in run.foreign]
+    return containers_of((*run.members, *earlier), by_name), containers_of(foreign, by_name)
 
 
 def _may_hold(

@@ -107,11 +107,10 @@ def take_over(nodes: Sequence[Node], plan: Plan, source: str) -> None:
 
 def _containers(run: Run, plan: Plan, nodes: Mapping[str, Node]) -> dict[str, str]:
     """Ids of the containers with the attempt and claim of this plan, on its nodes."""
-    members = [*run.members, *(member for _, member in (*run.earlier, *run.foreign))]
     names = {part.node for part in plan.nodes} & nodes.keys()
     return {
         member.node: member.container.id
-        for member in members
+        for member in run.containers
         if member.container
         and member.node in names
         and member.container.labels.get(LABEL_ATTEMPT, "0") == str(plan.attempt)

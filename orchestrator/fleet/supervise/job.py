@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from orchestrator.fleet.connect import cluster_nodes
-from orchestrator.fleet.runs.bind import note_place
+from orchestrator.fleet.connect import cluster_nodes, note_place
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.fleet.supervise.follow import Follower

@@ -1,1 +1,0 @@
-"""Downloads for a run: fetched by one node, copied to the others."""
