@@ -49,8 +49,7 @@ from orchestrator.fleet.readiness.quick_look import quick_look
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.load_state import load_state
-from orchestrator.fleet.runs.read_logs import Filter, resolve_logs, select_lines
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.read_logs import resolve_logs, select_lines
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.followed import FollowedRun
@@ -72,6 +71,8 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import Tick
 from orchestrator.state.facts import LineRead, NodeAnswered
 from orchestrator.state.verdict import verdict
+from orchestrator.store.line_filter import Filter
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.node_table import node_table
 from orchestrator.watch.run_lines import run_lines

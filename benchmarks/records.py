@@ -25,11 +25,11 @@ from contract.event_lines import encode_event
 from contract.events import StepDone
 from contract.log_lines import rank_prefix
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord, runs_folder
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.fake import FakeEngine, FakeNode, UnexpectedCallError
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord, runs_folder
 from tests import lan
 from tests.page_scene import record_run
 
@@ -50,7 +50,7 @@ os._exit = report
 ORCH = ("-c", PEAK + "from orchestrator.cli import run; run()")
 RECORD = f"""{PEAK}
 from contract.events import StepDone
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.store.run_record import RunRecord
 record = RunRecord({RUN!r})
 """
 EVENTS = ("-c", RECORD + "for _ in record.events(StepDone): print()\nos._exit(0)")

@@ -11,7 +11,6 @@ from orchestrator.fleet.runs.find_runs import find_runs as find_runs
 from orchestrator.fleet.runs.find_runs import run_on_nodes as run_on_nodes
 from orchestrator.fleet.runs.find_runs import running_containers as running_containers
 from orchestrator.fleet.runs.launch import launch as launch
-from orchestrator.fleet.runs.records import RunRecord as RunRecord
 from orchestrator.fleet.runs.stop import Stopped as Stopped
 from orchestrator.fleet.runs.stop import stop_run as stop_run
 from orchestrator.fleet.supervise.follow import follow as follow
@@ -62,5 +61,6 @@ from orchestrator.specs.run_events import Replanned as Replanned
 from orchestrator.specs.run_events import RunEvent as RunEvent
 from orchestrator.specs.run_events import RunLine as RunLine
 from orchestrator.specs.run_events import Tick as Tick
+from orchestrator.store.run_record import RunRecord as RunRecord
 
 __all__: list[str]

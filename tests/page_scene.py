@@ -27,7 +27,6 @@ from contract.events import (
     TrainingDone,
 )
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine, Tick
@@ -37,6 +36,7 @@ from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, StartedEntry
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.server.actions import PageActions
 from orchestrator.watch.server.app import WebParts

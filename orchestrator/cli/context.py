@@ -198,8 +198,8 @@ def _faults(text: str, file: Path) -> ConfigError | None:
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[Holder, ...]:
     """Return the nodes of the inventory that `nodes` selects, or all nodes and clusters; none where the inventory is
     gone but this computer has a record of the run (of any run, where `run` is None)."""
-    from orchestrator.fleet.runs.records import recorded_runs
     from orchestrator.store.run_names import matching
+    from orchestrator.store.run_record import recorded_runs
 
     try:
         loaded = load_inventory(path)

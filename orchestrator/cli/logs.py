@@ -19,9 +19,10 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.selection import Labels, labels_of, select_names
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.runs.read_logs import Filter, LogSource
+    from orchestrator.fleet.runs.read_logs import LogSource
     from orchestrator.nodes.interface import Node
     from orchestrator.render.log_lines import LogPrinter
+    from orchestrator.store.line_filter import Filter
     from orchestrator.store.segments import Ends
 
 EXAMPLES = """\
@@ -82,9 +83,9 @@ def logs(
     """
     from orchestrator.checks.line_levels import LineLevel
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.read_logs import Filter, collect_new, stored_lines
     from orchestrator.render.consequences import peers
     from orchestrator.render.log_lines import LogPrinter, has_several_ranks
+    from orchestrator.store.line_filter import Filter, stored_lines
 
     if follow and until:
         raise UsageError("--follow shows new lines, --until only past ones: give one of them")
@@ -105,7 +106,7 @@ def logs(
         wanted = replace(wanted, nodes=_selected(source, nodes, rank, labels_of(specs)))
         for name, problem in source.unreachable.items():
             say(f"note: {name} does not answer, its newest lines are missing: {problem.message}")
-        ends = collect_new(source, note=lambda text: say(f"note: {text}"))
+        ends = source.collect_new(lambda text: say(f"note: {text}"))
         first = list(islice(lines := stored_lines(source.record.as_of(ends), wanted), SAMPLE))
         printer = LogPrinter(
             names=source.names,
@@ -126,7 +127,7 @@ def logs(
 def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
     """Return the source of the lines, and report where its nodes speak without a record."""
     from orchestrator.fleet.runs.read_logs import resolve_logs
-    from orchestrator.fleet.runs.records import spoken_by_nodes
+    from orchestrator.store.run_record import spoken_by_nodes
 
     source = resolve_logs(reached, run)
     if source.containers and (line := spoken_by_nodes(source.run_id)):
@@ -136,7 +137,6 @@ def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:
 
 def _follow(source: LogSource, wanted: Filter, printer: LogPrinter, ends: Ends) -> int:
     """Print the lines after these ends until the run ends or Ctrl-C."""
-    from orchestrator.fleet.runs.read_logs import Selection
     from orchestrator.fleet.supervise.follow import follow as follow_run
     from orchestrator.fleet.supervise.followed import observed
     from orchestrator.render.recovery import recovery_line
@@ -144,6 +144,7 @@ def _follow(source: LogSource, wanted: Filter, printer: LogPrinter, ends: Ends) 
     from orchestrator.specs.seen import seen_now
     from orchestrator.state.facts import fact_of
     from orchestrator.state.reduce import apply
+    from orchestrator.store.line_filter import Selection
     from orchestrator.watch.follow_lines import FollowLines
 
     selection, conditions, state = Selection(wanted), FollowLines(), observed(source.record, source.containers)

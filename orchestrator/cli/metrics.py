@@ -43,7 +43,7 @@ def metrics(
     import sys
 
     from orchestrator.fleet.connect import connected
-    from orchestrator.fleet.runs.figures import collect_figures
+    from orchestrator.fleet.runs.load_state import collect_figures
     from orchestrator.render.prometheus import exposition
 
     place = _place(listen, expose=expose) if listen is not None else None

@@ -13,10 +13,10 @@ from orchestrator.cli.report import say
 from orchestrator.specs.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.table import Table
     from orchestrator.specs.inventory import Inventory
     from orchestrator.state.progress import RunProgress
+    from orchestrator.store.run_record import RunRecord
 
 LOOKED_AT, SHOWN = 50, 6
 """Newest runs that are looked at, and how many of them are shown, running ones first."""
@@ -61,8 +61,8 @@ def overview() -> int:
 
 def newest_runs(now: float) -> list[RunLook]:
     """Runs on record: those that run, then the newest."""
-    from orchestrator.fleet.runs.records import RunRecord, known_records
     from orchestrator.state.limits import RECENT_S
+    from orchestrator.store.run_record import RunRecord, known_records
 
     records = [RunRecord(one.run_id) for one in known_records()[:LOOKED_AT]]
     running = {one.run_id for one in records if one.outcome() is None and now - one.touched_at() < RECENT_S}

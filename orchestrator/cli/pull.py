@@ -40,8 +40,8 @@ def pull(
     from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
     from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
+    from orchestrator.store.run_record import RunRecord, spoken_by_nodes
 
     loaded = load_inventory(inventory).inventory
     places = places_for(loaded.holders, loaded.project, run or "")

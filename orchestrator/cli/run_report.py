@@ -46,8 +46,8 @@ def report(
     nothing: it can be mailed, printed and opened without a network, and its key figures need no JavaScript. Exit code
     3: no record of the run.
     """
-    from orchestrator.fleet.runs.records import record_of
-    from orchestrator.fleet.runs.report import report_of
+    from orchestrator.store.run_record import record_of
+    from orchestrator.watch.report import report_of
 
     wanted_runs: list[str] | list[None] = runs or [None]
     if len(wanted_runs) > MOST_RUNS:

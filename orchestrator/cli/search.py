@@ -38,10 +38,10 @@ def search(
     A line is found if it contains all words, in any order, also as parts of longer words: error finds RuntimeError.
     No node is asked: orch logs RUN records the newest lines of a run that is not followed. -o name lists the runs.
     """
-    from orchestrator.fleet.runs.records import all_records
-    from orchestrator.fleet.runs.search import search_runs
     from orchestrator.render.log_lines import search_line
     from orchestrator.store.run_names import ON_RECORD, matching, unknown_run
+    from orchestrator.store.run_record import all_records
+    from orchestrator.store.search_runs import search_runs
 
     if not all(word.strip() for word in words):
         raise UsageError("a word to search for is empty")

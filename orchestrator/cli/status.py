@@ -19,10 +19,10 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, OrchError, Part
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.nodes.interface import Node
     from orchestrator.state.run_state import RunState
     from orchestrator.state.verdict import Verdict
+    from orchestrator.store.run_record import RunRecord
 
 EXAMPLES = """\
 orch status
@@ -133,9 +133,9 @@ def _look(nodes: Sequence[Node], run: str | None, output: Output) -> _Shown:
     from orchestrator.cli.launching.stopping import half_launched, tell_missing
     from orchestrator.fleet.runs.find_runs import find_runs, run_or_record
     from orchestrator.fleet.runs.load_state import load_state
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.render.runs import run_table
     from orchestrator.state.verdict import verdict
+    from orchestrator.store.run_record import RunRecord
 
     found, now = find_runs(nodes), time.time()
     tell_missing(found)

@@ -32,7 +32,7 @@ def supervise(
     Alias: orch watch
     """
     from orchestrator.cli.launching.supervise import rejoined, see_through
-    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.store.run_record import RunRecord
 
     loaded = load_inventory(mode.inventory)
     mode = replace(mode, confirmed=True, no_supervise=True, inventory=loaded.path.absolute())

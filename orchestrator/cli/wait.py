@@ -51,8 +51,8 @@ def wait(
             return EXIT_INTERRUPTED
     if notify:
         from orchestrator.cli.launching.supervise import tell_hooks
-        from orchestrator.fleet.runs.records import RunRecord
         from orchestrator.fleet.supervise.hooks import run_hook
+        from orchestrator.store.run_record import RunRecord
 
         reason = (RunRecord(run_id).outcome() or ("", ""))[1]
         variables = {"EVENT": "ended", "RUN": run_id, "STATE": state, "REASON": reason}

@@ -20,12 +20,12 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     code 0 for every answer; 3: unknown run.
     """
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.evidence import gather_evidence
-    from orchestrator.fleet.runs.records import spoken_by_nodes
     from orchestrator.render.console import stdout
     from orchestrator.render.printable import printable
     from orchestrator.render.why import why_data, why_lines, why_text
     from orchestrator.state.postmortem import write_postmortem
+    from orchestrator.store.run_record import spoken_by_nodes
+    from orchestrator.watch.evidence import gather_evidence
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         evidence = gather_evidence(nodes, run)

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.call_log import logged
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.processes.files import processes_folder
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.store.run_names import matching
+from orchestrator.store.run_record import RunRecord, recorded_runs
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
     from orchestrator.nodes.carrier import Carried, CarriedAttempt

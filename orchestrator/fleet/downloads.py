@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from contract.downloads import CachedFile, Manifest, Source, decode_manifest, encode_manifest
 from orchestrator.fleet.fan_out import Notify, fan_out
 from orchestrator.fleet.prepare import run_to_end
-from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, secret_values, secrets_of
+from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, secrets_of
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.plan.fetch import TOKEN, cache_folder, fetch_container, must_use_our_cache
 from orchestrator.specs.errors import CommandFailedError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.store.secret_values import secret_values
 
 SPARE_KIB = 256 * 1024
 """Free space to leave on the target: a full disk would make the next checkpoint fail."""

@@ -11,7 +11,6 @@ from threading import Event, Thread
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
 from orchestrator.fleet.runs.load_state import load_state, recorded_state
-from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.usage_probe import samples
@@ -21,6 +20,7 @@ from orchestrator.specs.run import Run, State
 from orchestrator.specs.run_events import Tick
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import Fact, NodeAnswered, NodeUnanswered, RunFound, fact_of
+from orchestrator.store.run_record import RunRecord, known_records
 from orchestrator.store.segments import Ends
 
 LOOK_EVERY_S = 10.0

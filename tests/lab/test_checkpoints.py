@@ -10,8 +10,8 @@ from orchestrator.fleet.checkpoints.newest import newest_anywhere
 from orchestrator.fleet.checkpoints.replicate import replicate
 from orchestrator.fleet.checkpoints.survey import places_of
 from orchestrator.fleet.connect import connected
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+from orchestrator.store.run_record import RunRecord
 from tests.conftest import Figure
 from tests.lab.conftest import Orch, on_node
 from tests.lab.underway import PROBE

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.followed import FollowedRun
@@ -21,6 +20,7 @@ from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.state.phase import Phase
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event
 

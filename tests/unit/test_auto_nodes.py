@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from contract.cost_model.measurement import read_measurement
-from orchestrator.fleet.planning.measurements import keep, recall
 from orchestrator.specs.measurement import SavedMeasurement
+from orchestrator.store.measurements import keep, recall
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from contract.cost_model.measurement import read_measurement
-from orchestrator.fleet.planning.measurements import keep, measurements_folder, recall
 from orchestrator.render.bars import bar, stacked
 from orchestrator.specs.measurement import SavedMeasurement, core, option, read_saved
+from orchestrator.store.measurements import keep, measurements_folder, recall
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

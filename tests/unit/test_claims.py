@@ -16,13 +16,13 @@ import pytest
 
 from orchestrator.fleet.runs.claims import CLAIM, LOOKS, RELEASE, STOPPED, TAKEN, claim_on
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord, recording_in
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, start_next_attempt
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.errors import ConflictError, NodeUnreachableError, OrchError, PreflightError
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.plan import Plan
 from orchestrator.state.journal_entries import ClaimEntry
+from orchestrator.store.run_record import RunRecord, recording_in
 from tests import lan
 from tests.each_case import failures_of
 

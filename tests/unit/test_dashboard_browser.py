@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks import dashboard_browser
 from benchmarks.dashboard_browser import PHONE, SIDEWAYS, VIEWS, WIDE, chromium, open_page
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.facts import NodeUnanswered
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.server.address import listening_socket, web_address
 from orchestrator.watch.server.serving import page_server
 from tests import lan

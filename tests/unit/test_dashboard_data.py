@@ -19,11 +19,11 @@ from contract.event_lines import encode_event
 from contract.events import StepDone
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.render.findings import DoctorReport, doctor_data
 from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.plain import as_json as page_json
 from orchestrator.watch.plain import shown
 from orchestrator.watch.server import logs as web_logs

@@ -18,8 +18,7 @@ ELSEWHERE = {
     "render/recovery.py": "the words for one event, where lines are followed",
     "watch/timeline.py": "the words for one event, in the order of time",
     "fleet/runs/load_state.py": "the kinds that are loaded, and the line at which the search for a forecast ends",
-    "fleet/runs/records.py": "a checkpoint goes on record before anything is shown",
-    "fleet/runs/progress.py": "checkpoints among lines that were recorded before their run was on record",
+    "store/run_record.py": "a checkpoint goes on record before anything is shown",
 }
 """Modules of the orchestrator that tell kinds of events apart, each with its reason."""
 

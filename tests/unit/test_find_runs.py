@@ -8,10 +8,10 @@ import pytest
 
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes, running_containers
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import ConfigError, EngineError, NodeUnreachableError, PreflightError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import Run, State
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 
 THREE = lan.NAMES[:3]

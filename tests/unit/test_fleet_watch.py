@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import usage_probe
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.run_events import Tick
 from orchestrator.state.facts import Fact, RunFound
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState
 from tests import lan

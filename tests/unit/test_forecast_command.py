@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.nodes.interface import LogLine
 from orchestrator.plan.command import measuring
 from orchestrator.specs.errors import UsageError
+from orchestrator.store.run_record import recorded_runs
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

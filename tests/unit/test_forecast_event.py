@@ -15,13 +15,13 @@ from contract.event_lines import decode_event
 from contract.events import Event
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.load_state import LOOK_AHEAD
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.render.forecast import forecast_line, forecast_view
 from orchestrator.render.phases import Phases
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import LineRead
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord, recorded_runs
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

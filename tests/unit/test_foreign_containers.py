@@ -11,12 +11,12 @@ import pytest
 
 from contract.run_folder import STOPPED
 from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import _MARK, FOREIGN
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConflictError, NodeUnreachableError
 from orchestrator.specs.run import State
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached

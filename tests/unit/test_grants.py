@@ -18,7 +18,6 @@ import pytest
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.artifacts import folder_digest
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import Inventory
@@ -28,6 +27,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.run import State
 from orchestrator.specs.secret import Secret
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch, Ran, detached

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from contract.event_lines import encode_event
 from contract.events import LineRedrawn, StepDone
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.evidence import recorded_evidence
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.report import GrowingReport, report_of
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.run_history import RunHistory
 from orchestrator.store.events import EventCursor
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.evidence import recorded_evidence
+from orchestrator.watch.report import GrowingReport, report_of
 from tests import lan
 from tests.page_scene import TRACEBACK, record_run
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import COMMANDS
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.each_case import failures_of
 from tests.unit.conftest import Orch

@@ -15,11 +15,11 @@ import pytest
 
 from contract.environment import RESUME_FROM
 from orchestrator.fleet.runs.claims import CLAIM, TAKEN
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, start_next_attempt
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.each_case import failures_of
 from tests.unit.conftest import THREE, Orch, detached

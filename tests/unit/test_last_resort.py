@@ -15,9 +15,9 @@ import pytest
 from orchestrator import cli
 from orchestrator.cli import main
 from orchestrator.fleet import faults
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 
 ROOT = Path(__file__).parents[2]

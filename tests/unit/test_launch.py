@@ -15,7 +15,6 @@ import pytest
 from orchestrator.fleet.runs import launch as launching
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import _PREPARE, ended_name, launch
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
@@ -23,6 +22,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts
+from orchestrator.store.run_record import RunRecord, recorded_runs
 from tests import lan
 
 FIVE = lan.NAMES

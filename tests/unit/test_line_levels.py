@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from contract.events import Event
 from orchestrator.checks.line_levels import LevelReader, LineLevel, level_of, levels_newest_first, near_level
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.read_logs import LogSource, select_lines
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.line_filter import Filter
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import as_json, parse_line
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached

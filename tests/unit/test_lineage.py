@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from contract.environment import RESUME_FROM
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 

@@ -11,7 +11,6 @@ import pytest
 
 from orchestrator.fleet.runs.load_plan import SEVERAL
 from orchestrator.fleet.runs.load_plan import recall as asked
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError, PreflightError
@@ -20,6 +19,7 @@ from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.unit.conftest import Orch
 

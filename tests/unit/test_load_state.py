@@ -14,7 +14,6 @@ from orchestrator.fleet.runs.find_runs import find_runs, running_containers
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.load_state import LOOK_AHEAD, load_state, read_record, recorded_state, state_without_lines
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.runs.records import RunRecord, plan_name, recording_in
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.plan_json import to_json
 from orchestrator.state.facts import JournalRead, LineRead
@@ -25,6 +24,7 @@ from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
 from orchestrator.store.record_file import NAME as RECORD
+from orchestrator.store.run_record import RunRecord, plan_name, recording_in
 from tests import lan
 from tests.each_case import failures_of
 from tests.lan import event

@@ -10,13 +10,13 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer
 from orchestrator.plan.model_use import ModelUse
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_json
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.shelves import RUN, Shelves, flip, mark_best, write_checkpoint

@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.fleet.checkpoints.newest import Newest, bring_newest, holding, newest_anywhere, steps_lost
 from orchestrator.fleet.checkpoints.replicate import replicate
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Progress
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError, OrchError, PreflightError, RunFailedError
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.shelves import RUN, Shelves, flip, mark_best, steps_in, write_checkpoint
 

@@ -15,7 +15,6 @@ from contract.events import Event, LineRedrawn, OutputProgress, ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.cli.launching.view import Screen
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.render.log_lines import LogPrinter, SameLines
@@ -25,6 +24,7 @@ from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
 from orchestrator.state.line_reduce import newest_output
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.run_lines import run_lines
 from tests import lan
 from tests.each_case import failures_of

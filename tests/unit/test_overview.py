@@ -14,10 +14,10 @@ import pytest
 
 from orchestrator.cli import overview
 from orchestrator.fleet.readiness.quick_look import record_file
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.report import report_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.report import report_of
 from tests import lan
 from tests.unit.conftest import Orch, Ran
 

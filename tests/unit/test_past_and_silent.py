@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs.claims import CLAIM
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.render import times
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

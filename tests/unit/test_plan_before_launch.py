@@ -7,8 +7,8 @@ import json
 import pytest
 
 from contract.cost_model.measurement import read_measurement
-from orchestrator.fleet.planning.measurements import keep
 from orchestrator.specs.measurement import SavedMeasurement
+from orchestrator.store.measurements import keep
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, collect_logs, resolve_logs, select_lines
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.read_logs import LogSource, collect_logs, resolve_logs, select_lines
 from orchestrator.specs.errors import ConfigError, EngineError, OrchError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.line_filter import Filter
 from orchestrator.store.line_log import LineLog
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from tests import lan
 

@@ -19,13 +19,13 @@ import pytest
 from contract.events import StepDone
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise import log_reader
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.run_events import ContainerExited, LinesNotKept, RunEvent, RunLine, Tick
 from orchestrator.store import recorder
 from orchestrator.store.recorder import RecorderLock
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from tests import lan
 from tests.lan import event

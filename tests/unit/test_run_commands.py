@@ -10,13 +10,13 @@ import pytest
 
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.wait import wait_for
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import UsageError
 from orchestrator.store.run_names import KnownRun, resolve, telling_by
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.curve import MOST_POINTS, CurvePoints
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import EndEntry
 from orchestrator.state.run_history import MOST_CURVES, MOST_MOMENTS, LinesOnRecord, RunHistory
 from orchestrator.state.run_report import RunReport
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.report_file import report_html
 from orchestrator.watch.run_view import cause_view
 from tests import lan

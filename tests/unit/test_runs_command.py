@@ -14,13 +14,13 @@ import pytest
 from contract.cost_model.forecast import read_forecast
 from contract.log_lines import EVENT_MARK
 from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, fetch, folder_digest
-from orchestrator.fleet.runs.compare import facts_of
 from orchestrator.fleet.runs.load_state import samples_per_step_of
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.errors import PreflightError
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Secret
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.compare import facts_of
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached

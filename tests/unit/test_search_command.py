@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import search
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import parse_line
 from tests import lan
 from tests.json_output import json_data

@@ -16,7 +16,6 @@ from orchestrator.cli.launching.supervise import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs import secrets as handed
 from orchestrator.fleet.runs.launch import _PREPARE, launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.local import LocalNode
@@ -27,6 +26,7 @@ from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

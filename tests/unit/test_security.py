@@ -20,7 +20,6 @@ from ruamel.yaml import YAML
 
 from orchestrator.cli import main
 from orchestrator.fleet.runs.load_plan import recall
-from orchestrator.fleet.runs.records import RunRecord, runs_folder
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.container import ContainerSpec
@@ -29,6 +28,7 @@ from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.secret import Secret
+from orchestrator.store.run_record import RunRecord, runs_folder
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 

@@ -9,11 +9,11 @@ from threading import Thread
 
 import pytest
 
-from orchestrator.fleet.planning.measurements import measurements_folder
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm
 from orchestrator.plan.sbatch import HELD_S
 from orchestrator.specs.request import RunIdentity
+from orchestrator.store.measurements import measurements_folder
+from orchestrator.store.run_record import RunRecord
 from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import Ran

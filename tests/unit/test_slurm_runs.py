@@ -21,7 +21,6 @@ from orchestrator.cli.launching.stopping import StoppedRun
 from orchestrator.cli.launching.view import _next_step
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes import fake_slurm, slurm
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.local import LocalNode
@@ -30,6 +29,7 @@ from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.slurm_double import Cluster, around_sbatch, uni, until

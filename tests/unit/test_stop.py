@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import clean, stop_run
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.request import RunIdentity
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event
 

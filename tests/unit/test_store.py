@@ -17,14 +17,14 @@ import pytest
 
 from contract.event_lines import encode_event
 from contract.events import CheckpointWritten, ProgressEvent, ResourcesSampled, StepDone
-from orchestrator.fleet.runs.progress import last_checkpoint
-from orchestrator.fleet.runs.read_logs import Filter, LogSource, select_lines
-from orchestrator.fleet.runs.records import RunRecord
+from orchestrator.fleet.runs.read_logs import LogSource, select_lines
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import events, line_log
 from orchestrator.store.event_file import EventFile, is_shared
 from orchestrator.store.events import EventReader, EventWriter
+from orchestrator.store.line_filter import Filter
 from orchestrator.store.line_log import locked
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import as_json, segments_in
 from tests import lan
@@ -286,7 +286,7 @@ def test_events_by_kind_time_and_node() -> None:
     assert steps_of(between) == [91, 92, 93]
     assert steps_of(record.events(StepDone, nodes={"beta"}, newest_first=True))[:2] == [99, 98]
     assert list(record.events(CheckpointWritten)) == []
-    assert last_checkpoint(record) is None
+    assert record.last_checkpoint() is None
 
 
 def damaged(file: Path) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise import watch_store
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import Ends
 from tests import lan
 

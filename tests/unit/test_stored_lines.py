@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from contract.events import StepDone
-from orchestrator.fleet.runs.read_logs import Filter, _newest
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import events, line_log
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventReader, EventWriter
+from orchestrator.store.line_filter import Filter, _newest
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import Segment, pack, segments_in
 from tests import lan

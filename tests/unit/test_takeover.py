@@ -10,9 +10,9 @@ import pytest
 
 from contract.environment import RESUME_FROM
 from orchestrator.fleet.runs import load_plan
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.takeover import CLAIMS, NodeClaim, disagreement
 from orchestrator.specs.plan_json import to_data
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.each_case import failures_of
 from tests.unit.conftest import THREE, Orch, detached

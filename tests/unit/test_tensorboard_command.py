@@ -15,8 +15,8 @@ from orchestrator.cli import main
 from orchestrator.cli import tensorboard as command
 from orchestrator.fleet import tensorboard as files
 from orchestrator.fleet.connect import connecting_by
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.shelves import RUN, Shelves
 from tests.unit.conftest import Ran

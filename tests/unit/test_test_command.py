@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from orchestrator.checks.slow_links import SlowLinks, slow_links
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import BEHIND_S, FIRST_S, Rendezvous
@@ -17,6 +16,7 @@ from orchestrator.plan.command import in_miniature
 from orchestrator.specs.connectivity import ConnectivityResult, read_connectivity_result
 from orchestrator.specs.errors import NodeUnreachableError, UsageError
 from orchestrator.specs.run_events import RunLine, Tick
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
 from tests.lan import event

@@ -8,7 +8,6 @@ from threading import Condition
 import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.loop import LatestOnly
 from orchestrator.fleet.supervise.one_supervisor import only_supervisor, supervisor_of
@@ -19,6 +18,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import NodeBack, NodeLost, Replanned, RunLine, Tick
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
+from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event
 from tests.unit.scene import THREE, Scene

@@ -19,8 +19,6 @@ from orchestrator.checks.causes import Cause, cause_areas, causes_of
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.doctor import AREAS
 from orchestrator.cli import COMMANDS
-from orchestrator.fleet.runs.evidence import LAST_LINES, evidence_lines
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
 from orchestrator.specs.finding_pages import all_pages
@@ -29,6 +27,8 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.journal_entries import EndEntry
 from orchestrator.state.postmortem import Evidence, Postmortem, write_postmortem
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.evidence import LAST_LINES, evidence_lines
 from tests import lan
 from tests.each_case import failures_of
 from tests.json_output import json_data

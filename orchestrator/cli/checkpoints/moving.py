@@ -62,7 +62,7 @@ def push(
     from orchestrator.fleet.checkpoints.pull_push import kept_here, newer
     from orchestrator.fleet.checkpoints.pull_push import push as bring
     from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
-    from orchestrator.fleet.runs.records import RunRecord
+    from orchestrator.store.run_record import RunRecord
 
     kept = kept_here(origin, run or "", step, note)
     plan = RunRecord(kept.run_id).plan()
@@ -107,8 +107,8 @@ def export(
     from orchestrator.fleet.checkpoints.survey import newest_sound
     from orchestrator.fleet.checkpoints.use_model import export as write
     from orchestrator.fleet.checkpoints.use_model import image_for
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.specs.request import LaunchRequest
+    from orchestrator.store.run_record import RunRecord
 
     if to.suffix != ".safetensors":
         raise UsageError(f"--to {to}: expected a name that ends in .safetensors")

@@ -13,13 +13,13 @@ from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import say
-from orchestrator.fleet.planning.measurements import recall
 from orchestrator.fleet.planning.request import chosen_nodes, with_engine
 from orchestrator.plan.command import ACCUMULATION, STEP, measuring, same_step
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core, option
+from orchestrator.store.measurements import recall
 
 
 @dataclass(frozen=True, kw_only=True)

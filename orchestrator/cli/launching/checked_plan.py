@@ -21,7 +21,6 @@ from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
 from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
 from orchestrator.fleet.runs.find_runs import containers_of, find_runs
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.replan import PreviousAttempt, collect_known, lineage_of
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.launch import plan_launch
@@ -31,6 +30,7 @@ from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.store.run_record import RunRecord
 
 
 def check_and_plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, mode: OutputMode) -> Plan:

@@ -17,8 +17,6 @@ from orchestrator.fleet.checkpoints.newest import newest_anywhere, steps_lost
 from orchestrator.fleet.connect import carrier_of
 from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.request import new_identity
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.runs.submit import Job, next_attempt, submit
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
 from orchestrator.nodes.carrier import CarriedAttempt
@@ -44,6 +42,8 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.store.run_record import RunRecord
+from orchestrator.store.secret_values import require_values
 
 NOT_THERE = {
     "labels": "--label", "master": "--master", "shard": "--shard", "fetch_once": "--fetch-once",
@@ -179,8 +179,8 @@ def _next(carrier: SlurmCarrier, login: Node, cluster: ClusterSpec, earlier: Pla
 def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
     """The plan of the run to be resumed, if this computer has submitted it to a cluster. UsageError: `--on` for another
     run."""
-    from orchestrator.fleet.runs.records import RunRecord, known_records
     from orchestrator.store.run_names import resolve
+    from orchestrator.store.run_record import RunRecord, known_records
 
     chosen = resolve(options.resume, known_records())
     plan = RunRecord(chosen).plan() if chosen else None

@@ -10,7 +10,6 @@ import typer
 from orchestrator.cli.launching.cluster_launch import ready_on, tell_queue
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import progress_view, report_error, say
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot_job
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
@@ -20,6 +19,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 
 
 def run_once_on(

@@ -17,7 +17,6 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals, Rendezvous
@@ -35,6 +34,7 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import Replanned
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 
 Report = Callable[[str], object]
 

@@ -15,9 +15,7 @@ from orchestrator.cli.launching.own_code import own_code
 from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
-from orchestrator.fleet.planning.measurements import keep
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
@@ -31,6 +29,8 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.store.measurements import keep
+from orchestrator.store.run_record import RunRecord
 
 
 def run_bench(inventory: Inventory, options: LaunchOptions, output: Output, *, wait_s: float) -> int:

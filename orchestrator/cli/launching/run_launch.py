@@ -24,8 +24,6 @@ from orchestrator.fleet.images.additions import read_additions
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import require_values
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
@@ -40,6 +38,8 @@ from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.store.run_record import RunRecord
+from orchestrator.store.secret_values import require_values
 
 
 def run_launch(

@@ -16,7 +16,6 @@ from orchestrator.fleet.checkpoints.survey import places_in, places_of
 from orchestrator.fleet.connect import connected, connected_for, holding, machines_of, others_here, stand_ins
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs, only_run_of, run_on_nodes, running_containers
 from orchestrator.fleet.runs.load_state import state_without_lines
-from orchestrator.fleet.runs.records import RunRecord, spoken_by_nodes
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
@@ -27,6 +26,7 @@ from orchestrator.specs.labels import NODE_NAME
 from orchestrator.specs.run import Run
 from orchestrator.state.condition import BESIDE_THE_RECORD
 from orchestrator.state.verdict import Verdict, verdict
+from orchestrator.store.run_record import RunRecord, spoken_by_nodes
 from orchestrator.watch.words import condition_lines
 
 if TYPE_CHECKING:

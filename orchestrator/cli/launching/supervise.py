@@ -20,7 +20,6 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.launch import adopt
-from orchestrator.fleet.runs.records import RunRecord, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
@@ -40,6 +39,7 @@ from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
 from orchestrator.store.run_names import matching
+from orchestrator.store.run_record import RunRecord, recorded_runs
 
 LOOKS = 20
 """Tries, until the supervisor of an attempt that was just stopped has ended."""

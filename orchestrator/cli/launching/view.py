@@ -21,7 +21,6 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
-from orchestrator.fleet.runs.compare import compare, plan_facts
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
@@ -46,6 +45,7 @@ from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.watch.compare import compare, plan_facts
 from orchestrator.watch.follow_lines import FollowLines
 
 REMIND_EVERY_S = 10.0

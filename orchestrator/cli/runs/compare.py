@@ -24,9 +24,9 @@ def diff(
     Rests on the records on this computer alone; no node is asked. Values of sensitive variables are not on record.
     The outcome is shown in full.
     """
-    from orchestrator.fleet.runs.compare import OUTCOME, as_data, compare, facts_of
-    from orchestrator.fleet.runs.records import record_of
     from orchestrator.render.comparison import comparison_table
+    from orchestrator.store.run_record import record_of
+    from orchestrator.watch.compare import OUTCOME, as_data, compare, facts_of
 
     a, b = record_of(run), record_of(other)
     for one in dict.fromkeys((a.run_id, b.run_id)):

@@ -54,11 +54,10 @@ def runs(
     if context.invoked_subcommand:
         return _only_a_group(context)
     from orchestrator.cli.launching.stopping import beside_lines, half_launched, tell_missing
+    from orchestrator.cli.runs.run_filter import RunFilter
     from orchestrator.fleet.connect import connected, stand_ins
     from orchestrator.fleet.runs.find_runs import find_runs
-    from orchestrator.fleet.runs.load_state import states_of
-    from orchestrator.fleet.runs.progress import recorded_history
-    from orchestrator.fleet.runs.run_filter import RunFilter
+    from orchestrator.fleet.runs.load_state import recorded_history, states_of
     from orchestrator.render.runs import run_data, runs_table
     from orchestrator.state.verdict import verdict
 
@@ -120,7 +119,7 @@ def _nothing(code: int, *, known: bool) -> str:
 
 
 def _states(words: Sequence[str]) -> frozenset[str]:
-    from orchestrator.fleet.runs.run_filter import STATES
+    from orchestrator.cli.runs.run_filter import STATES
 
     found = {word for text in words for word in text.split(",")}
     if unknown := sorted(found - set(STATES)):

@@ -41,7 +41,7 @@ def rerun(
     """
     from orchestrator.cli.launching.run_launch import run_launch
     from orchestrator.fleet.planning.request import with_engine
-    from orchestrator.fleet.runs.records import record_of
+    from orchestrator.store.run_record import record_of
 
     loaded = load_inventory(mode.inventory)
     record = record_of(run)
@@ -65,8 +65,8 @@ def rerun(
 def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> LaunchOptions:
     """Return the options with command, nodes and rank 0 of the plan. ConfigError: no node or data of it is left."""
     from orchestrator.fleet.runs.load_state import samples_per_step_of
-    from orchestrator.fleet.runs.records import RunRecord
     from orchestrator.plan.command import same_step
+    from orchestrator.store.run_record import RunRecord
 
     command, nodes, master = plan.command, options.nodes, options.master
     if nodes is None:

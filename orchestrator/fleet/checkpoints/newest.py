@@ -10,13 +10,12 @@ from contract.checkpoint import StartPoint
 from orchestrator.fleet.checkpoints.copy import best_of, copy_best, copy_checkpoint
 from orchestrator.fleet.checkpoints.survey import Places, newest_sound, survey, verify
 from orchestrator.fleet.fan_out import Notify, copy_from_first
-from orchestrator.fleet.runs.progress import last_checkpoint
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.errors import ConfigError, OrchError, PreflightError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.plan import Plan
+from orchestrator.store.run_record import RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +155,7 @@ def bring_newest(nodes: Mapping[str, Node], plan: Plan, newest: Newest, notify: 
 def _reported(record: RunRecord) -> tuple[int, str]:
     """Step and node of the newest checkpoint that the run has reported; 0 where there is none."""
     known = next(((one.step, one.node or "another node") for one in record.journal.lineage()), None)
-    return known or last_checkpoint(record) or (0, "")
+    return known or record.last_checkpoint() or (0, "")
 
 
 SAYS_WHERE = ("--from-scratch", "--resume")

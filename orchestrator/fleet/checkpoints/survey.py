@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node
 from orchestrator.nodes.probes import checkpoint_probe
 from orchestrator.plan.checkpoints import candidates
@@ -16,6 +15,7 @@ from orchestrator.specs.errors import ConfigError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.store.run_names import KnownRun, Purpose, matching, resolve
+from orchestrator.store.run_record import RunRecord, known_records
 
 Places = Mapping[str, str]
 """The project's folder on each node, by its name; `~` is the home of the node's user."""

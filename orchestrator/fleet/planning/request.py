@@ -14,7 +14,6 @@ from pathlib import Path
 
 from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
-from orchestrator.fleet.runs.records import RunRecord, new_claim
 from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -24,6 +23,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import REDACTED, is_sensitive
 from orchestrator.specs.selection import select_nodes
+from orchestrator.store.run_record import RunRecord, new_claim
 
 LANGUAGE = ("LANG", "LC_ALL")
 """Variables passed to the containers, so that the trainer writes in the user's language."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.records import RunRecord, known_records, recorded_runs
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
@@ -18,6 +17,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.state.journal import Journal
 from orchestrator.store.run_names import ON_RECORD, KnownRun, Purpose, matching, resolve, unknown_run
+from orchestrator.store.run_record import RunRecord, known_records, recorded_runs
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)

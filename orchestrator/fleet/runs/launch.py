@@ -15,15 +15,7 @@ from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, code_list
 from orchestrator.fleet.runs.claims import claim_on, release
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import (
-    place_secrets,
-    place_token,
-    remove_secrets,
-    require_values,
-    secret_values,
-    secrets_of,
-)
+from orchestrator.fleet.runs.secrets import place_secrets, place_token, remove_secrets, secrets_of
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
@@ -31,6 +23,8 @@ from orchestrator.specs.plan import NodePlan, Plan, data_name
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, Run, State
 from orchestrator.specs.secret import REDACTED
+from orchestrator.store.run_record import RunRecord
+from orchestrator.store.secret_values import require_values, secret_values
 
 START_S = 60.0
 PAUSES_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)

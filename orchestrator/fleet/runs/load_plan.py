@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.records import RunRecord, known_records
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.inventory import NodeSpec
@@ -15,6 +14,7 @@ from orchestrator.specs.numbers import whole
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json
 from orchestrator.store.run_names import KnownRun, resolve
+from orchestrator.store.run_record import RunRecord, known_records
 
 # A constant; $1 workspace, $2 project, $3 run id (or its beginning).
 _READ = r"""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import shlex
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from contract.events import (
@@ -26,17 +29,19 @@ from contract.events import (
     TrainingStopped,
 )
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, running_containers
+from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, running_containers
 from orchestrator.fleet.runs.read_logs import run_line
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node
+from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.fleet_figures import FleetFigures
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord, recorded_runs
 
 LOOK_BACK = 200
 """Newest lines of each container, and newest events of each frequent kind."""
@@ -47,6 +52,7 @@ LOOK_AHEAD = 1000
 MOST_EVENTS = 2000
 """Newest rare events of the record."""
 TIMEOUT_S = 20.0
+UNKNOWN_END = "its end was not seen from here"
 _RARE = (
     ForecastMade, GenerationEnded, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed,
     RankLeftOut, RankStarted, TrainingDone, TrainingResumed, TrainingStopped,
@@ -96,6 +102,29 @@ def recorded_phase(record: RunRecord, seen: float) -> Phase:
     apply(state, JournalRead(seen=seen, journal=record.journal))
     apply(state, RunNotSeen(seen=seen))
     return phase_of(state)
+
+
+def recorded_history() -> list[HistoryEntry]:
+    """All runs on record, newest first, including those with no containers left on any node."""
+    return [_past_run(record) for record in recorded_runs()]
+
+
+def _past_run(record: RunRecord) -> HistoryEntry:
+    """The run in the list."""
+    state, reason = record.outcome() or (recorded_phase(record, time.time()).value, UNKNOWN_END)
+    if plan := record.plan_values():
+        with suppress(KeyError, TypeError):
+            return HistoryEntry(
+                run_id=record.run_id,
+                state=state,
+                reason=reason,
+                started_at=str(plan["started_at"]),
+                command=shlex.join(plan["command"]),
+                user=str(plan["user"]),
+                nodes=tuple(str(part["node"]) for part in plan["nodes"]),
+            )
+    reason = record.unreadable or "its launch was cut short"
+    return HistoryEntry(run_id=record.run_id, state=state, reason=reason, started_at="", command="")
 
 
 def state_without_lines(run: Run, found: FoundRuns, seen: float) -> RunState:
@@ -192,3 +221,24 @@ def _first_forecast(containers: Sequence[RunningContainer], record: RunRecord) -
 
     outcomes = fan_out([one for one in containers if one.node_rank == 0], first, timeout_s=TIMEOUT_S)
     return [one.result for one in outcomes if one.result]
+
+
+def collect_figures(
+    nodes: Sequence[Node],
+    *,
+    some: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> FleetFigures:
+    """Figures of all runs that the nodes hold. A node without an answer is one of the figures, not an error. `some`:
+    as of `find_runs`."""
+    began, at = clock(), wall()
+    found = find_runs(nodes, some=some)
+    by_name = {node.name: node for node in nodes}
+
+    def of_run(run: Run) -> RunState:
+        return load_state(run, found, by_name, at) if run.is_going else state_without_lines(run, found, at)
+
+    runs = tuple(of_run(run) for run in found.runs)
+    seconds = max(0.0, clock() - began)
+    return FleetFigures(nodes=tuple(by_name), unreachable=found.unreachable, runs=runs, at=at, seconds=seconds)

@@ -6,24 +6,19 @@ holds it; where a rank prints a secret that this controller knows, it is hidden.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets as random
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LABEL_SECRETS
-from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.run import RUN_ID
-from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
+from orchestrator.specs.secret import Veil
 
-LARGEST = 512 * 1024
-"""Bytes of a secret."""
 TOKEN_BYTES = 32
 _FOLDER = re.compile(r"(/dev/shm/orch-\d+)/([A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)")
 _SHARED = re.compile(rf"(~?(?:/[A-Za-z0-9._+@-]+)+/runs/{RUN_ID})/(secrets)")
@@ -54,33 +49,6 @@ umask 077
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 cat > "$folder/.$2.$3" && mv -f "$folder/.$2.$3" "$folder/$2"
 """
-
-
-def secret_values(secrets: Sequence[Secret], environment: Mapping[str, str]) -> dict[str, bytes]:
-    """Each secret's value, by name. ConfigError names all that this controller lacks."""
-    values, problems = dict[str, bytes](), []
-    for secret in secrets:
-        try:
-            values[secret.name] = _value(secret, environment)
-        except (OSError, ValueError) as error:
-            problems.append(f"--secret {secret.name}: {error}")
-    if problems:
-        raise ConfigError(
-            "secrets that the run asks for are not on this computer",
-            problems=problems,
-            hint="export the variable, or say where it is: --secret NAME=FILE",
-        )
-    return values
-
-
-def require_values(secrets: Sequence[Secret], variables: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """ConfigError: this controller lacks a secret, or the value of a variable that an earlier plan has not kept."""
-    secret_values(secrets, environment)
-    if missing := sorted(name for name, value in variables.items() if value == REDACTED):
-        raise ConfigError(
-            f"the earlier attempt had {', '.join(missing)}, and no plan holds the value",
-            hint=f"export {missing[0]}, or say it again: --env {missing[0]}=…",
-        )
 
 
 def place_secrets(node: Node, part: NodePlan, values: Mapping[str, bytes]) -> None:
@@ -142,34 +110,6 @@ def veil_at(node: Node, folder: str, known: Veil) -> Veil:
     shared = _SHARED.fullmatch(folder)
     words = shared.groups() if shared else _folder(folder)
     return known.and_over([node.run(["sh", "-c", _READ, "sh", *words]).stdout])
-
-
-def veil_of(plan: Plan, environment: Mapping[str, str] = os.environ) -> Veil:
-    """Return a veil over the run's secrets that this controller knows, and over its sensitive variables."""
-    known: list[str] = []
-    for secret in plan.secrets:
-        with suppress(OSError, ValueError):  # it may be only on the computer that launched the run
-            known.append(_value(secret, environment).decode(errors="replace"))
-    for name, value in plan.environment.items():
-        if is_sensitive(name, value):
-            known += hidden_of(environment.get(name, "") if value == REDACTED else value)
-    return veil_over(known)
-
-
-def _value(secret: Secret, environment: Mapping[str, str]) -> bytes:
-    """ValueError, with a message, or OSError: there is no such value."""
-    file = Path(secret.file)
-    if not secret.file or (secret.name in environment and not file.is_file()):
-        if not environment.get(secret.name):
-            raise ValueError(f"there is no variable {secret.name} in the environment")
-        return os.fsencode(environment[secret.name])
-    if not file.is_file():
-        raise ValueError(f"{file} is not a file")
-    with file.open("rb") as content:
-        value = content.read(LARGEST + 1)
-    if not 0 < len(value) <= LARGEST:
-        raise ValueError(f"{file} has {'more than 512 KiB' if value else 'no content'}")
-    return value
 
 
 def _folder(label: str) -> tuple[str, str]:

@@ -13,9 +13,7 @@ from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer, containers_of, find_runs, split_by_labels
 from orchestrator.fleet.runs.launch import discard
-from orchestrator.fleet.runs.progress import last_checkpoint
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs import labels
@@ -23,6 +21,7 @@ from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Run, State
 from orchestrator.store.run_names import matching
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 
 MARK_S = 10.0
@@ -84,7 +83,7 @@ def stop_run(
     run = next((run for run in found.runs if run.run_id == record.run_id), None)
     containers, foreign = _to_stop(run, nodes) if run else ((), ())
     outcomes = stop_containers(containers, record, foreign=foreign, timeout_s=timeout_s, on_step=on_step)
-    checkpoint = last_checkpoint(record)
+    checkpoint = record.last_checkpoint()
     step = checkpoint[0] if checkpoint else None
     if record.outcome() is None or record.journal.is_lost:  # a run that had ended before stays what it was
         reason = "no checkpoint" if step is None else f"checkpoint of step {step}"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.artifacts import ProjectDir, bring
 from orchestrator.fleet.runs.launch import prepare
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.secrets import place_shared, require_values, secret_values, shared_folder
+from orchestrator.fleet.runs.secrets import place_shared, shared_folder
 from orchestrator.nodes.carrier import Carried
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.slurm import SlurmCarrier
@@ -19,6 +18,8 @@ from orchestrator.specs.errors import ConflictError, OrchError
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.store.run_record import RunRecord
+from orchestrator.store.secret_values import require_values, secret_values
 
 
 @dataclass(frozen=True, kw_only=True)

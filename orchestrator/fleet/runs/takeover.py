@@ -12,12 +12,12 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.claims import LONGEST_OWNER, TIMEOUT_S
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs
 from orchestrator.fleet.runs.read_logs import note_checkpoints
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.numbers import whole
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import Run
+from orchestrator.store.run_record import RunRecord
 
 # A constant. $1: the project's folder, $2: the run. The newest claim, and the hash of the plan.
 CLAIMS = r"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.secrets import remove_secrets, veil_of
+from orchestrator.fleet.runs.secrets import remove_secrets
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
@@ -29,6 +29,7 @@ from orchestrator.state.recovery import (
     decide,
     matters,
 )
+from orchestrator.store.secret_values import veil_of
 
 STOP_S = 4
 START_S = 30.0

@@ -12,7 +12,6 @@ from threading import Event, Lock, Thread
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
 from orchestrator.nodes.interface import Node
@@ -28,6 +27,7 @@ from orchestrator.specs.run_events import (
     Tick,
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import Ends
 
 PROBE_EVERY_S, PROBE_S = 10.0, 15.0

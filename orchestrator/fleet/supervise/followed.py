@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.load_state import recorded_state
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunEvent
@@ -17,6 +16,7 @@ from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 
 
 class FollowedRun:

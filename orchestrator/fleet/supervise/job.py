@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from orchestrator.fleet.connect import cluster_nodes, note_place
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
@@ -24,6 +23,7 @@ from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned
 from orchestrator.state.recovery import End, Update
+from orchestrator.store.secret_values import veil_of
 
 LOOK_EVERY_S = 2.0
 

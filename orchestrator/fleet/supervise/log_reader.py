@@ -11,12 +11,12 @@ from threading import Event
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import run_line
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import ContainerExited, LinesNotKept, RunEvent, RunLine
 from orchestrator.specs.secret import Veil
 from orchestrator.store.line_log import LineLog
+from orchestrator.store.run_record import RunRecord
 
 RETRY_S = 60.0
 """Seconds until a disk that was full is tried again."""

@@ -16,7 +16,6 @@ from orchestrator.fleet.fan_out import Notify, begin
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.claims import NodesClaimed
 from orchestrator.fleet.runs.find_runs import RunningContainer
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import stop_containers
 from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
 from orchestrator.fleet.supervise.followed import FollowedRun
@@ -33,6 +32,7 @@ from orchestrator.state.journal_entries import Why
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Policy, Replan, Update
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 
 TRIES, FIRST_PAUSE_S = 4, 5.0
 """Tries to start the next attempt: more may fail meanwhile."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.runs.stop import remove_run
 from orchestrator.fleet.runs.submit import Job, submit
 from orchestrator.fleet.supervise.attempt import follow_attempt
@@ -25,6 +24,7 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
 
 CLEAR_S = 15.0
 """Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""

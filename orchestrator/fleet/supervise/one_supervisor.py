@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO
 
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import ConflictError
+from orchestrator.store.run_record import RunRecord
 
 LOCK = "supervisor.lock"
 LOOK_EVERY_S = 0.5

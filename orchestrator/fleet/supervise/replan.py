@@ -19,7 +19,6 @@ from orchestrator.fleet.runs.claims import NodesClaimed, claim_on, release
 from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, must_be_over
 from orchestrator.fleet.runs.launch import discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.plan.command import same_step
 from orchestrator.plan.launch import plan_launch
@@ -32,6 +31,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.run import State
 from orchestrator.state.journal_entries import ClaimEntry, Why
+from orchestrator.store.run_record import RunRecord
 
 CLEAR_S = 30.0
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes
 from orchestrator.fleet.runs.load_state import load_state
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.fleet.supervise.one_supervisor import supervisor_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.state.phase import Phase, phase_of
+from orchestrator.store.run_record import RunRecord
 
 LOOK_EVERY_S = 2.0
 

@@ -8,7 +8,6 @@ from contextlib import closing
 
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.run import ACTIVE
 from orchestrator.specs.run_events import (
     ContainerExited,
@@ -21,6 +20,7 @@ from orchestrator.specs.run_events import (
     Tick,
 )
 from orchestrator.store.recorder import BEAT_S, RecorderLock
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import stem_of
 from orchestrator.store.tail import Tail
 

@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from orchestrator.checks.line_levels import LineLevel
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.runs.evidence import recorded_evidence
-from orchestrator.fleet.runs.records import record_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import ConfigError, ConflictError, OrchError, UsageError
 from orchestrator.state.postmortem import write_postmortem
+from orchestrator.store.run_record import record_of
+from orchestrator.watch.evidence import recorded_evidence
 from orchestrator.watch.plain import as_json
 from orchestrator.watch.run_view import RESOURCES, cause_view, only
 from orchestrator.watch.server.actions import PageActions

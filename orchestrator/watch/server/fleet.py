@@ -14,11 +14,11 @@ from orchestrator.fleet.connect import connected_for
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.monitor import FleetWatch
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs
-from orchestrator.fleet.runs.records import recorded_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import copies
 from orchestrator.render.printable import printable
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.store.run_record import recorded_runs
 
 RUNS_EVERY_S, CHECKPOINTS_EVERY_S = 10.0, 30.0
 """Age of an answer after which the nodes are asked again, while a page shows it."""

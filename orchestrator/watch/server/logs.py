@@ -11,11 +11,11 @@ from typing import Any
 
 from contract.log_lines import EVENT_MARK
 from orchestrator.checks.line_levels import LineLevel, levels_newest_first, near_level
-from orchestrator.fleet.runs.records import RunRecord, all_records
-from orchestrator.fleet.runs.search import search_runs
 from orchestrator.render.printable import printable
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord, all_records
 from orchestrator.store.search import Needles, words
+from orchestrator.store.search_runs import search_runs
 
 BUDGET_S = 1.0
 """Time to look for lines; afterwards the page offers to look further back."""

@@ -14,10 +14,7 @@ from typing import Any
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import FoundRuns
-from orchestrator.fleet.runs.load_state import recorded_progress, states_of
-from orchestrator.fleet.runs.progress import recorded_history
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.report import GrowingReport
+from orchestrator.fleet.runs.load_state import recorded_history, recorded_progress, states_of
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.past_run import HistoryEntry
@@ -25,7 +22,9 @@ from orchestrator.specs.run import Run
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.verdict import Verdict, verdict
+from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.plain import as_json, shown
+from orchestrator.watch.report import GrowingReport
 from orchestrator.watch.run_view import RESOURCES, run_view
 from orchestrator.watch.view_types import RunView
 

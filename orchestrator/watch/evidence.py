@@ -11,13 +11,13 @@ from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.kernel_probe import kernel_lines
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.postmortem import EVENTS, EVENTS_OF_A_NODE, Evidence
+from orchestrator.store.run_record import RunRecord
 
 TIMEOUT_S = 30.0
 LAST_LINES = 1000

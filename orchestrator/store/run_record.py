@@ -21,7 +21,6 @@ from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
 from contract.events import CheckpointWritten
-from orchestrator.fleet.runs.secrets import veil_of
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
@@ -50,6 +49,7 @@ from orchestrator.store.record_file import RecordFile
 from orchestrator.store.recorder import RecorderLock
 from orchestrator.store.run_names import ON_RECORD, KnownRun, matching, resolve, unknown_run
 from orchestrator.store.run_store import RunStore
+from orchestrator.store.secret_values import veil_of
 from orchestrator.store.segments import FOLDER as LINES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -178,6 +178,17 @@ class RunRecord(RunStore):
             self._file.append_if(
                 lambda journal: known not in [(one.attempt, one.identity) for one in journal.checkpoints], entry
             )
+
+    def last_checkpoint(self) -> tuple[int, str] | None:
+        """Step and node of the last verified checkpoint among the lines of the node that leads the run."""
+        current = self.journal.current
+        for line in self.events(CheckpointWritten, newest_first=True):
+            event = line.event
+            if not isinstance(event, CheckpointWritten) or not event.verified or event.step is None:
+                continue
+            if current is None or self.leads(line.node, current.number):
+                return event.step, line.node
+        return None
 
     def note_copies(self, step: int, sha256: str, nodes: Sequence[str]) -> None:
         """Record that these nodes have a verified copy of a checkpoint."""

@@ -6,11 +6,11 @@ import time
 from itertools import islice
 
 from contract.event_lines import kind_in
-from orchestrator.fleet.runs.evidence import event_lines, evidence_lines
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.state.run_history import LinesOnRecord, RunHistory
 from orchestrator.state.run_report import RunReport
 from orchestrator.store.events import EventCursor
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.evidence import event_lines, evidence_lines
 
 LAST_LINES, LINES_READ = 60, 100_000
 """Lines of a report that are no events, and the newest lines among which they are looked for."""

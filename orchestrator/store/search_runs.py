@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from itertools import count
 
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.records import RunRecord
 from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.run_record import RunRecord
 from orchestrator.store.search import words as words_of
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.fleet.runs.load_state import recorded_state, samples_per_step_of
-from orchestrator.fleet.runs.records import RunRecord
-from orchestrator.fleet.runs.report import report_of
 from orchestrator.plan.command import is_own_script
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import NodePlan, Plan
@@ -18,6 +16,8 @@ from orchestrator.specs.secret import REDACTED, is_sensitive
 from orchestrator.state.run_history import LAUNCH
 from orchestrator.state.run_report import OptionUsed, RunReport
 from orchestrator.state.run_state import RunState
+from orchestrator.store.run_record import RunRecord
+from orchestrator.watch.report import report_of
 
 Value = str | int | float | None
 Facts = Mapping[str, Mapping[str, Value]]
