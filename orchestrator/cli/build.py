@@ -23,7 +23,7 @@ from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
 
 if TYPE_CHECKING:
     from orchestrator.fleet.images.build import BuildOptions
-    from orchestrator.fleet.images.registry import Registry
+    from orchestrator.fleet.images.distribute_image import Registry
     from orchestrator.specs.inventory import NodeSpec
 
 EXAMPLES = """\
@@ -100,10 +100,9 @@ def build(
     pip and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy and so on) are passed to
     the build and are not kept in the image. Nodes that have the image are skipped; the others get the missing layers.
     """
-    from orchestrator.fleet.images.additions import read_additions
     from orchestrator.fleet.images.build import BuildOptions
-    from orchestrator.fleet.images.build_context import site_of
-    from orchestrator.fleet.images.registry import Registry
+    from orchestrator.fleet.images.build_context import read_additions, site_of
+    from orchestrator.fleet.images.distribute_image import Registry
     from orchestrator.plan.packages import command_to_add
 
     if cuda not in (AUTO, *TORCH_BUILDS):

@@ -99,7 +99,7 @@ def prepare(
 def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, project: str, engine: str) -> None:
     """Run the container. If it fails, a folder that was made for it is removed, unless the next try continues there."""
     from orchestrator.fleet.connect import connect
-    from orchestrator.fleet.prepare import run_to_end
+    from orchestrator.fleet.downloads import run_to_end
     from orchestrator.plan.prepare import prepare_container, user_paths
     from orchestrator.specs.request import LaunchRequest
 

@@ -15,14 +15,25 @@ from dataclasses import dataclass
 
 from contract.downloads import CachedFile, Manifest, Source, decode_manifest, encode_manifest
 from orchestrator.fleet.fan_out import Notify, fan_out
-from orchestrator.fleet.prepare import run_to_end
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, secrets_of
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Engine, Node, Progress
 from orchestrator.plan.fetch import TOKEN, cache_folder, fetch_container, must_use_our_cache
-from orchestrator.specs.errors import CommandFailedError, OrchError, PreflightError, RunFailedError
+from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.errors import (
+    CommandFailedError,
+    ConfigError,
+    OrchError,
+    PreflightError,
+    RunFailedError,
+    UsageError,
+)
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.store.secret_values import secret_values
 
+ERROR = "error: "
+"""Prefix of the trainer's error message; all lines after it belong to that message."""
+MOST_LINES = 50
+"""Maximum number of lines of that message."""
 SPARE_KIB = 256 * 1024
 """Free space to leave on the target: a full disk would make the next checkpoint fail."""
 
@@ -251,3 +262,37 @@ def _copy_file(origin: tuple[Node, str], target: tuple[Node, str], one: _Lacking
         ["sh", "-c", _PLACE, "sh", folder, file.partial, file.sha256, file.path], timeout_s=TRANSFER_TIMEOUT_S
     )
     placed.check(f"finishing {file.path}", hint="try again; if it fails twice, check the disks of both nodes")
+
+
+def run_to_end(
+    engine: Engine,
+    spec: ContainerSpec,
+    on_line: Callable[[str], None],
+    *,
+    doing: str = "preparing the data",
+    node: str = "",
+) -> None:
+    """Run the container until it ends, then remove it. Its error message becomes the exception, with `node`."""
+    container = engine.create(spec)
+    wrong: list[str] = []
+    try:
+        engine.start(container)
+        for line in engine.logs(container, follow=True):
+            if wrong or line.text.startswith(ERROR):
+                wrong.append(line.text)
+            else:
+                on_line(line.text)
+        ended = engine.wait(container)
+    finally:
+        engine.remove(container)
+    if ended.exit_code == 0:
+        for text in wrong:
+            on_line(text)
+        return
+    message = "\n".join(wrong[:MOST_LINES]).removeprefix(ERROR)
+    kinds: dict[int | None, type[OrchError]] = {
+        kind.exit_code: kind for kind in (UsageError, ConfigError, PreflightError)
+    }
+    if message and ended.exit_code in kinds:
+        raise kinds[ended.exit_code](message, node=node)
+    raise RunFailedError(message or f"{doing} failed with exit code {ended.exit_code}", node=node)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_config_path, user_state_path
@@ -111,9 +111,10 @@ def node_remains(
     def look(node: Node) -> NodeRemains:
         answer = node.run(["sh", "-c", _LOOK, "sh", folders[node.name]], timeout_s=LOOK_S)
         link = "make workspace of the inventory the folder itself" if answer.exit_code == _IS_LINK else ""
-        found = _read(answer.check(f"reading {folders[node.name]}", hint=link))
+        words, parts = _read(answer.check(f"reading {folders[node.name]}", hint=link))
         held = node.engine.containers({labels.LABEL_RUN: "", labels.LABEL_PROJECT: project})
-        owners = {*found.owners, *(one.labels.get(labels.LABEL_USER, "") for one in held)} - {own_name, ""}
+        shown = (name[:LONGEST_NAME] for name in words["owner"])
+        owners = {*shown, *(one.labels.get(labels.LABEL_USER, "") for one in held)} - {own_name, ""}
         if owners:
             raise ConflictError(
                 f"it has runs of {', '.join(sorted(owners))}; nothing is removed there",
@@ -122,10 +123,10 @@ def node_remains(
             )
         return NodeRemains(
             node=node.name,
-            folder=found.folder,
-            parts=found.parts,
-            others=found.others,
-            runs=tuple(found.runs),
+            folder=next(iter(words["at"]), ""),
+            parts=parts,
+            others=len(words["other"]),
+            runs=tuple(filter(is_run_id, words["run"])),
             containers=len(held),
             images=_images(node, (f"orch/{project}:",)),
         )
@@ -133,33 +134,16 @@ def node_remains(
     return fan_out(nodes, look, timeout_s=LOOK_S)
 
 
-@dataclass
-class _Found:
-    """Answer of a node about its folder."""
-
-    folder: str = ""
-    parts: dict[str, int] = field(default_factory=dict)
-    others: int = 0
-    runs: list[str] = field(default_factory=list)
-    owners: set[str] = field(default_factory=set)
-
-
-def _read(answer: str) -> _Found:
-    found = _Found()
+def _read(answer: str) -> tuple[Mapping[str, list[str]], Counter[str]]:
+    """Answer of a node about its folder: the words after `at`, `other`, `owner` and `run`, and bytes by part."""
+    words, parts = defaultdict[str, list[str]](list), Counter[str]()
     for line in answer.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind == "at":
-            found.folder = rest
-        elif kind == "other":
-            found.others += 1
-        elif kind == "owner":
-            found.owners.add(rest[:LONGEST_NAME])
-        elif kind == "run" and is_run_id(rest):
-            found.runs.append(rest)
-        elif kind in ("runs", "data", "cache", "agent", "images"):
-            part = "cache" if kind == "images" else kind
-            found.parts[part] = found.parts.get(part, 0) + (whole(rest) or 0) * 1024
-    return found
+        if kind in ("runs", "data", "cache", "agent", "images"):
+            parts["cache" if kind == "images" else kind] += (whole(rest) or 0) * 1024
+        else:
+            words[kind].append(rest)
+    return words, parts
 
 
 def _images(node: Node, beginnings: tuple[str, ...]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from contract.event_lines import is_redrawn
 from orchestrator.checks.hang import timestamp
@@ -29,7 +29,7 @@ LINES_READ = 1_000_000
 seconds."""
 
 
-def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callable[[], float] = time.time) -> Evidence:
+def gather_evidence(nodes: Sequence[Node], wanted: str | None) -> Evidence:
     """Evidence of the named run, or of the newest; log lines of nodes that answer are collected first."""
     source = resolve_logs(nodes, wanted)
     plan = source.record.plan()
@@ -54,7 +54,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None, *, clock: Callabl
         kernel={o.item.node.name: o.result for o in kernel if o.result},
         silent=tuple(source.unreachable),
         journal=source.record.journal,
-        now=clock(),
+        now=time.time(),
     )
 
 

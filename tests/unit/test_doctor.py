@@ -11,8 +11,17 @@ import pytest
 from rich.console import Console
 
 from orchestrator.checks.doctor import AREAS, areas_of, diagnose
-from orchestrator.fleet.readiness.doctor import NEEDED, WAVES, WAYS, Examination, apply_fix, examine, fixable
-from orchestrator.fleet.readiness.stages import ProbeTarget, Stage
+from orchestrator.fleet.readiness.doctor import (
+    NEEDED,
+    WAVES,
+    WAYS,
+    Examination,
+    ProbeTarget,
+    Stage,
+    apply_fix,
+    examine,
+    fixable,
+)
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.render.examining import ExaminingView
 from orchestrator.specs.errors import (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.checks.preflight import image_outdated, package_missing
-from orchestrator.fleet.images import additions as reading
-from orchestrator.fleet.images.additions import read_additions
+from orchestrator.fleet.images import build_context as reading
 from orchestrator.fleet.images.build import BuildOptions, build_image
+from orchestrator.fleet.images.build_context import read_additions
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.plan.image import DEFAULT_BASE, Recipe, needed_wheels
 from orchestrator.plan.packages import Additions, check_dockerfile, command_to_add, debian_packages

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.checks.preflight import AREAS
 from orchestrator.fleet.gather import gather_facts
+from orchestrator.fleet.images.distribute_image import Registry
 from orchestrator.fleet.images.reference import provide_reference
-from orchestrator.fleet.images.registry import Registry
 from orchestrator.fleet.planning.request import build_request
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Progress

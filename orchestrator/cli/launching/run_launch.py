@@ -20,7 +20,7 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.checkpoints.results import WrittenResults
 from orchestrator.fleet.connect import connected
-from orchestrator.fleet.images.additions import read_additions
+from orchestrator.fleet.images.build_context import read_additions
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all

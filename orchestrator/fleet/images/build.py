@@ -13,8 +13,7 @@ from typing import BinaryIO
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
-from orchestrator.fleet.images.distribute_image import distribute_image
-from orchestrator.fleet.images.registry import Registry, distribute_by_registry
+from orchestrator.fleet.images.distribute_image import Registry, distribute
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.plan.cuda import AUTO, choose_cuda
@@ -97,10 +96,7 @@ def provide_images(
         if builder:
             image = build_image(builder, recipe, options, notify)
             tags = (recipe.content_tag, recipe.tag)
-            if options.registry:
-                brought = distribute_by_registry(image, tags, options.registry, builder, group, notify)
-            else:
-                brought = distribute_image(image, tags, builder.engine, group, folders, notify)
+            brought = distribute(image, tags, builder, group, options.registry or folders, notify)
         else:
             brought = _build_everywhere(recipe, options, group, folders, builders, notify)
         built = (builder or group[0]).engine.image(recipe.tag)
@@ -276,7 +272,7 @@ def _build_everywhere(
         ensure_base(maker, recipe.base, notify)
         lacking = [node for node in group if node.engine.image(recipe.base) is None]
         if base := maker.engine.image(recipe.base):
-            for outcome in distribute_image(base, (recipe.base,), maker.engine, lacking, folders, notify):
+            for outcome in distribute(base, (recipe.base,), maker, lacking, folders, notify):
                 outcome.value()
 
     def build(node: Node) -> Delivery:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orchestrator.fleet.fan_out import Notify, fan_out
-from orchestrator.fleet.images.distribute_image import distribute_image
-from orchestrator.fleet.images.registry import Registry, distribute_by_registry, login_for
+from orchestrator.fleet.images.distribute_image import Registry, distribute, login_for
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
 from orchestrator.specs.facts import ImageFacts
@@ -35,10 +34,7 @@ def provide_reference(
     source, image = _held(name, nodes, controller) or _pulled(name, nodes, controller, notify)
     _must_fit(image, name, nodes)
     tags = () if by_id else (name,)
-    if registry:
-        brought = distribute_by_registry(image, tags, registry, source, nodes, notify)
-    else:
-        brought = distribute_image(image, tags, source.engine, nodes, folders, notify)
+    brought = distribute(image, tags, source, nodes, registry or folders, notify)
     return tuple(
         Placed(
             node=outcome.item.name,

@@ -79,12 +79,8 @@ def place_token(parts: Sequence[tuple[Node, NodePlan]], run_id: str) -> Sequence
     its nodes and before the first container starts; a single node needs no token."""
     token = random.token_hex(TOKEN_BYTES).encode()
 
-    def place(item: tuple[Node, NodePlan]) -> None:
-        node, part = item
-        argv = ["sh", "-c", _PLACE_AGENTS, "sh", f"{part.folder}/runs/{run_id}", AGENTS_TOKEN, node.name]
-        node.run(argv, stdin=token).check("writing the token of the run's agents")
-
-    return fan_out(parts, place) if len(parts) > 1 else ()
+    several = parts if len(parts) > 1 else ()
+    return fan_out(several, lambda item: _write_token(item[0], f"{item[1].folder}/runs/{run_id}", token))
 
 
 def shared_folder(run_folder: str) -> str:
@@ -98,8 +94,11 @@ def place_shared(node: Node, run_folder: str, values: Mapping[str, bytes]) -> No
     for name, value in values.items():
         placed = node.run(["sh", "-c", _PLACE, "sh", shared_folder(run_folder), ".", name], stdin=value)
         placed.check(f"handing over the secret {name}")
+    _write_token(node, run_folder, random.token_hex(TOKEN_BYTES).encode())
+
+
+def _write_token(node: Node, run_folder: str, token: bytes) -> None:
     argv = ["sh", "-c", _PLACE_AGENTS, "sh", run_folder, AGENTS_TOKEN, node.name]
-    token = random.token_hex(TOKEN_BYTES).encode()
     node.run(argv, stdin=token).check("writing the token of the run's agents")
 
 

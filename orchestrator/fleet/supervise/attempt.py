@@ -75,7 +75,7 @@ def follow_attempt(
     followed.begin(plan, containers)
     record.veil = veil_of(plan)  # the plan on record lacks secret values
     patient = options.policy.node_timeout_s > 0
-    made = Follower(record, tick_s=options.tick_s, patient=patient, pause=options.pause)
+    made = Follower(record, record.recorder(), tick_s=options.tick_s, patient=patient, pause=options.pause)
     with closing(made) as follower:  # Ctrl-C may come before its first event
         driver = AttemptDriver(containers, plan, followed, follower)
         for container in containers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 
@@ -13,7 +13,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_again
 from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader, Pause
-from orchestrator.fleet.supervise.watch_store import StoreWatch, Unstored
+from orchestrator.fleet.supervise.watch_store import StoreWatch, unstored
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.run_events import (
@@ -56,6 +56,7 @@ def follow(
     with record.recorder() as lock:
         shown, left, ended = dict[str, str](), tuple(containers), frozenset[str]()
         tail, is_silent = record.tail(((one.node.name, one.id) for one in containers), ends), False
+        follower = partial(Follower, record, tick_s=tick_s, patient=patient, pause=pause, from_record=True)
         if not lock.take():
             watch = StoreWatch(left, record, lock, tail)
             yield from watch.run_events()
@@ -63,25 +64,17 @@ def follow(
             if watch.is_over:
                 return
             if is_silent := watch.is_silent:
-                unstored = Unstored(lock, left, shown)
-                settings = Recording(lock=lock, stores=False)
-                following = Follower(
-                    record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings
-                )
-                yield from unstored.run_events(_read(following, left, shown, ended))
-                ended |= {one.node.name for one in left} - unstored.left.keys()
-                left = tuple(unstored.left.values())
+                yield from unstored(lock, watch.left, shown, _read(follower(lock=None), left, shown, ended))
+                left, ended = tuple(watch.left.values()), watch.ended
             if not lock.is_held:
                 return
-        settings = Recording(lock=lock)
-        following = Follower(record, tick_s=tick_s, patient=patient, pause=pause, from_record=True, recording=settings)
         stored = {one.node.name: record.last_time(one.node.name, one.id) for one in left}
         if not is_silent:  # otherwise lines were shown before they were stored
             lines = tail.new()  # also those that others have stored before this process reads the nodes
             yield from lines
             shown = {**stored, **{line.node: line.time for line in lines}}
         ahead = {node: time for node, time in shown.items() if time != stored.get(node)}
-        yield from _without(ahead, _read(following, left, stored, ended))
+        yield from _without(ahead, _read(follower(lock=lock), left, stored, ended))
 
 
 def _read(
@@ -119,33 +112,25 @@ def _until_all_ended(following: Follower, nodes: frozenset[str], ended: set[str]
             return
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """The right to record what a follower reads, and whether it is used."""
-
-    lock: RecorderLock
-    """That of the recorder; it is taken as soon as it is free."""
-    stores: bool = True
-    """False: a recorder that is stopped holds it, and lines are only shown."""
-
-
 class Follower:
     """Merges the events of several nodes. A lost node ends its part; a patient follower waits for it.
 
     `from_record`: lines on record are skipped, also of a container that is found only when its node answers again.
+    `lock`: the right to record the run, taken as soon as it is free; None where a recorder that is stopped holds it,
+    and lines are only shown.
     """
 
     def __init__(
         self,
         record: RunRecord,
+        lock: RecorderLock | None,
         *,
         tick_s: float = 0.5,
         patient: bool = False,
         pause: Pause | None = None,
         from_record: bool = False,
-        recording: Recording | None = None,
     ) -> None:
-        self._recording = recording or Recording(lock=record.recorder())
+        self._lock = lock
         self._record, self._tick_s, self._patient, self._from_record = record, tick_s, patient, from_record
         self._queue: SimpleQueue[RunEvent] = SimpleQueue()
         self._closed, self._turn = Event(), Lock()
@@ -156,10 +141,10 @@ class Follower:
     def add(self, container: RunningContainer, *, since: str = "") -> None:
         """Follow this container too, or again; its lines after `since`."""
         self._open_ends += 1
-        if self._recording.stores and not self._is_recording:
+        if self._lock and not self._is_recording:
             self._is_recording = True
-            self._recording.lock.take()
-            Thread(target=self._beat, daemon=True).start()
+            self._lock.take()
+            Thread(target=self._beat, args=(self._lock,), daemon=True).start()
         Thread(target=self._listen, args=(container, since), daemon=True).start()
 
     def look_out(self, node: Node, ready: Callable[[], object], *, after_s: float = 0.0) -> None:
@@ -201,30 +186,24 @@ class Follower:
         self._closed.set()
         self._record.settle()
         with self._turn:
-            if self._recording.stores:
-                self._recording.lock.release()
+            if self._lock:
+                self._lock.release()
 
-    def _beat(self) -> None:
+    def _beat(self, lock: RecorderLock) -> None:
         """Write what has come, ten times a second, and give signs of life as the recorder of the run."""
         beat_at = time.monotonic()
         while not self._closed.wait(SETTLE_S):
             if time.monotonic() >= beat_at:  # before lines are written, which may wait for other processes
                 beat_at = time.monotonic() + BEAT_S
                 with self._turn:  # a lock that is taken after the end would be held by no one
-                    if not self._closed.is_set() and self._recording.lock.take():
-                        self._recording.lock.beat()
+                    if not self._closed.is_set() and lock.take():
+                        lock.beat()
             self._record.settle()
 
     def _listen(self, container: RunningContainer, since: str) -> None:
         ended = Event()
         try:
-            into = LineTarget(
-                record=self._record,
-                queue=self._queue,
-                pause=self._pause,
-                closed=self._closed,
-                stores=self._recording.stores,
-            )
+            into = LineTarget(self._record, self._queue, self._pause, self._closed, self._lock is not None)
             reader = LogReader(container, into, since)
             if self._patient:
                 Thread(target=self._probe, args=(container.node, reader, ended), daemon=True).start()

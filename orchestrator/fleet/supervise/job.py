@@ -110,7 +110,7 @@ def _follow_attempt(
     carrier: SlurmCarrier, plan: Plan, attempt: CarriedAttempt, followed: FollowedRun, callbacks: JobCallbacks
 ) -> RunOutcome:
     nodes = {node.name: node for node in cluster_nodes(carrier, run=plan.run_id)}
-    follower = Follower(followed.record, patient=True, from_record=True)
+    follower = Follower(followed.record, followed.record.recorder(), patient=True, from_record=True)
     containers, ended = list[RunningContainer](), list[str]()
     for rank in range(attempt.nnodes):
         name = node_name(carrier.name, attempt, rank)

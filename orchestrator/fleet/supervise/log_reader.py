@@ -29,7 +29,7 @@ Pause = Callable[[float], object]
 """Waits so many seconds, or until the following has ended."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LineTarget:
     """Where the lines of several containers go."""
 

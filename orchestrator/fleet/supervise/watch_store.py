@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 from orchestrator.fleet.fan_out import fan_out
@@ -44,10 +44,8 @@ class StoreWatch:
         record: RunRecord,
         lock: RecorderLock,
         tail: Tail,
-        pause: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._record, self._lock, self._tail, self._pause, self._clock = record, lock, tail, pause, clock
+        self._record, self._lock, self._tail = record, lock, tail
         self.left = {one.node.name: one for one in containers}
         """Containers that have not ended."""
         self._of = dict(self.left)
@@ -67,11 +65,11 @@ class StoreWatch:
         return bool(self.ended) and self.left.keys() <= self._lost
 
     def run_events(self) -> Iterator[RunEvent]:
-        beat_at = look_at = self._clock()
+        beat_at = look_at = time.monotonic()
         while self.left and not self._lock.is_held and not self.is_over:
             lines = self._new_lines()
             yield from lines or (Tick(),)
-            now = self._clock()
+            now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_EVERY_S
                 yield from self._look()
@@ -83,7 +81,7 @@ class StoreWatch:
                     yield LinesNotKept(reason=why)
                     return
             if not lines:
-                self._pause(POLL_S)
+                time.sleep(POLL_S)
         yield from self._new_lines()
 
     def _new_lines(self) -> list[RunLine]:
@@ -128,50 +126,39 @@ class StoreWatch:
 
     def _rest_of(self, node: str) -> Iterator[RunLine]:
         """The last lines of a container that has ended, which the recorder may write a moment later."""
-        container, until = self._of[node], self._clock() + REST_S
+        container, until = self._of[node], time.monotonic() + REST_S
         last = fan_out([container], lambda one: list(one.node.engine.logs(one.id, tail=1)), timeout_s=LOOK_S)
         times = [line.time for line in last[0].result or ()]
-        while times and self.since[node] != times[-1] and self._clock() < until:
+        while times and self.since[node] != times[-1] and time.monotonic() < until:
             yield from self._new_lines()
-            self._pause(POLL_S)
+            time.sleep(POLL_S)
         yield from self._new_lines()
 
 
-class Unstored:
-    """Events of these containers that are read from the nodes, while the recorder of their run is silent.
+def unstored(
+    lock: RecorderLock,
+    left: dict[str, RunningContainer],
+    shown: dict[str, str],
+    read: Generator[RunEvent, None, None],
+) -> Iterator[RunEvent]:
+    """Events that are read from the nodes while the recorder of their run is silent, until all containers have ended,
+    or this process has become the recorder: the other one has gone.
 
-    They end when all containers have ended, or when this process has become the recorder: the other one has gone.
+    Kept up to date: `left`, containers that have not ended, and `shown`, time of the last line of each node.
     """
-
-    def __init__(
-        self,
-        lock: RecorderLock,
-        containers: Sequence[RunningContainer],
-        shown: dict[str, str],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`shown`: time of the last line of each node, which is kept up to date."""
-        self._lock, self._shown, self._clock = lock, shown, clock
-        self.left = {one.node.name: one for one in containers}
-        """Containers that have not ended."""
-
-    def run_events(self, read: Generator[RunEvent, None, None]) -> Iterator[RunEvent]:
-        look_at, is_silent = self._clock() + BEAT_S, True
-        with closing(read):
-            for run_event in read:
-                self._note(run_event)
-                yield run_event
-                if self._clock() < look_at:
-                    continue
-                look_at = self._clock() + BEAT_S
-                was_silent, is_silent = is_silent, not self._lock.take() and bool(self._lock.silent_recorder())
-                if was_silent and not is_silent:
-                    yield LinesNotKept(reason="")
-                if self._lock.is_held:
-                    return
-
-    def _note(self, run_event: RunEvent) -> None:
-        if isinstance(run_event, RunLine):
-            self._shown[run_event.node] = run_event.time
-        elif isinstance(run_event, ContainerExited | ContainerRemoved):
-            self.left.pop(run_event.node, None)
+    look_at, is_silent = time.monotonic() + BEAT_S, True
+    with closing(read):
+        for run_event in read:
+            if isinstance(run_event, RunLine):
+                shown[run_event.node] = run_event.time
+            elif isinstance(run_event, ContainerExited | ContainerRemoved):
+                left.pop(run_event.node, None)
+            yield run_event
+            if time.monotonic() < look_at:
+                continue
+            look_at = time.monotonic() + BEAT_S
+            was_silent, is_silent = is_silent, not lock.take() and bool(lock.silent_recorder())
+            if was_silent and not is_silent:
+                yield LinesNotKept(reason="")
+            if lock.is_held:
+                return
