@@ -14,9 +14,10 @@ def position_line(rank: int, node: str, *, line: str = "", step: int | None = No
     return "  ".join(parts)
 
 
-def work_line(steps: int, per_s: float | None) -> str:
-    """`1,204 optimizer steps · 3.1/s`."""
-    return f"{steps:,} optimizer steps" + ("" if per_s is None else f" · {per_s:,.3g}/s")
+def work_line(steps: int, per_s: float | None = None, *, is_over: bool = False) -> str:
+    """`1,204 optimizer steps · 3.1/s`; `at least 1,204 optimizer steps` of a run that is over: the newest sample is
+    older than its last step."""
+    return f"{'at least ' * is_over}{steps:,} optimizer steps" + ("" if per_s is None else f" · {per_s:,.3g}/s")
 
 
 def together_line(collectives_per_step: float) -> str:

@@ -37,7 +37,7 @@ class RunLook:
     run_id: str
     state: str
     progress: str
-    """`1,204/3,000` steps, otherwise `epoch 3/10`."""
+    """`1,204/3,000` steps, `epoch 3/10`, or `1,204 steps` of a script that says neither."""
     started_at: str
     nodes: int
     command: str
@@ -91,7 +91,7 @@ def _progress(known: RunProgress) -> str:
     counts_epochs = known.epoch is not None
     done, of = (known.epoch, known.epochs) if counts_epochs else (known.step, known.final_step)
     if done is None:
-        return ""
+        return known.work.partition(" optimizer")[0] + " steps" if known.work else ""
     return "epoch " * counts_epochs + (f"{done:,g}" if counts_epochs else f"{done:,}") + (f"/{of:,}" if of else "")
 
 

@@ -40,7 +40,8 @@ def key_figures(report: RunReport) -> list[tuple[str, str]]:
         ("Began", moment(report.begun_at)),
         ("Duration", duration(report.seconds) if report.seconds else ""),
         ("Nodes, ranks", f"{len(report.machines)}, {report.world_size}" if report.machines else ""),
-        ("Sync method", ", ".join(filter(None, (report.sync, report.backend)))),
+        ("Sync method", report.sync),
+        ("Backend", report.backend),
         ("Project", report.project),
         ("User", report.user),
     )

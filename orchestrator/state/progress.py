@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
@@ -52,13 +52,19 @@ class RunProgress:
     """Number of optimizer steps, where the program reports no steps itself."""
     steps_per_s: float | None = None
     """Optimizer steps per second in the last minute."""
+    is_over: bool = False
+    """Whether the run has ended."""
     last_line: str = ""
     """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
 
     @property
     def work(self) -> str:
         """`1,204 optimizer steps · 3.1/s`; empty: the program reports its steps itself, or makes none."""
-        return "" if self.optimizer_steps is None else work_line(self.optimizer_steps, self.steps_per_s)
+        return (
+            ""
+            if self.optimizer_steps is None
+            else work_line(self.optimizer_steps, self.steps_per_s, is_over=self.is_over)
+        )
 
     @property
     def is_quiet(self) -> bool:
@@ -86,14 +92,16 @@ def progress_of(state: RunState, phase: Phase, now: float) -> RunProgress:
     parts = [node.part for node in state.members]
     newest = _printed(parts)
     progress = _read(newest, phase, now, last_line) if newest else RunProgress(last_line=last_line)
-    work = work_of(state) if phase.is_active or newest is None else None  # sampled: not the last steps of a run
+    work = None
+    if phase.is_active or newest is None:
+        work = lowest_at_work(rank.position for node in state.members for rank in node.part.ranks.values())
     per_s = work.steps_per_s if work and phase is Phase.RUNNING else None
-    return replace(progress, optimizer_steps=work.step if work else None, steps_per_s=per_s)
+    steps = work.step if work else None
+    return replace(progress, optimizer_steps=steps, steps_per_s=per_s, is_over=not phase.is_active)
 
 
-def work_of(state: RunState) -> RankPosition | None:
-    """The newest counts of the lowest rank that makes optimizer steps; None: none does, as far as is known."""
-    positions = (rank.position for node in state.members for rank in node.part.ranks.values())
+def lowest_at_work(positions: Iterable[RankPosition | None]) -> RankPosition | None:
+    """The position of the lowest rank whose optimizer steps are counted; None: there is none."""
     counted = (one for one in positions if one and one.steps_per_s is not None)
     return min(counted, key=lambda one: one.rank or 0, default=None)
 

@@ -12,6 +12,7 @@ from typing import Any
 from contract.cost_model.forecast import Forecast
 from contract.cost_model.measurement import Measurement
 from contract.event_lines import step_values
+from contract.event_values import RankPosition
 from contract.events import (
     CheckpointWritten,
     Evaluated,
@@ -36,6 +37,7 @@ from contract.events import (
     TrainingStopped,
 )
 from contract.log_lines import readable
+from contract.rank_words import work_line
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.specs.curve import Curve, CurvePoints
@@ -46,7 +48,9 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
 from orchestrator.state.line_reduce import newest_output
 from orchestrator.state.moments import BothEnds, moment_of
+from orchestrator.state.phase import ACTIVE_PHASES
 from orchestrator.state.postmortem import Evidence, write_postmortem
+from orchestrator.state.progress import lowest_at_work
 from orchestrator.state.run_report import Machine, Moment, OptionUsed, RunReport, RunSection, SampleText
 
 MOST_CURVES = 400
@@ -103,6 +107,7 @@ class RunHistory:
         self._step: int | None = None
         self._final_step: int | None = None
         self._printed: OutputProgress | None = None
+        self._work: RankPosition | None = None
         self._unit = ""
 
     def add(self, line: RunLine) -> None:
@@ -137,6 +142,7 @@ class RunHistory:
                 self._output(event)
             case ResourcesSampled():
                 self._resources(event, event.node or line.node, time)
+                self._work = lowest_at_work((*(event.positions or ()), self._work))
             case RankStarted():
                 self._ranks[event.node or line.node] = event
             case RankLeftOut():
@@ -248,7 +254,7 @@ class RunHistory:
             backend=(self._joined.backend if self._joined else "") or (plan.backend if plan else ""),
             sync=forecast.sync if forecast else "",
             steps=self._step,
-            progress=output_words(self._printed, running=False) if self._step is None else "",
+            progress=self._progress(story.state) if self._step is None else "",
             final_step=self._final_step,
             versions=tuple(self._versions()),
             options=(*self._options, *_settings(plan)),
@@ -267,6 +273,13 @@ class RunHistory:
             lines=lines.number,
             notes=(*(plan.notes if plan else ()), *notes),
         )
+
+    def _progress(self, phase: str) -> str:
+        """Progress of a script that reports no steps itself, as `orch status` shows it."""
+        is_active, work = phase in ACTIVE_PHASES, self._work
+        output = output_words(self._printed, running=False)
+        steps = work.step if work and (is_active or not output) else None
+        return " · ".join(filter(None, (output, "" if steps is None else work_line(steps, is_over=not is_active))))
 
     def _made_curves(self, zero: float) -> Iterator[Curve]:
         for (group, name, node, unit), points in self._curves.items():

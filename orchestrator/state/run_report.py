@@ -105,7 +105,7 @@ class RunReport:
     steps: int | None
     """Last step that is on record."""
     progress: str
-    """Progress read from its output, in words; empty where its own events report steps."""
+    """Progress read from its output, and its optimizer steps, in words; empty where its own events report steps."""
     final_step: int | None
     versions: tuple[tuple[str, str], ...]
     """Name and version: torch, image, code, data."""

@@ -11,7 +11,7 @@ import pytest
 
 from contract.event_lines import encode_event
 from contract.event_values import RankPosition
-from contract.events import Event, LineRedrawn, OutputProgress, ResourcesSampled, StepDone
+from contract.events import Event, GenerationStarted, LineRedrawn, OutputProgress, ResourcesSampled, StepDone
 from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import output_place, output_words
 from orchestrator.cli.launching.view import Screen
@@ -22,6 +22,7 @@ from orchestrator.render.run_summary import key_figures
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunEvent, RunLine, Tick
 from orchestrator.state.journal import Journal
+from orchestrator.state.journal_entries import EndEntry, StopEntry
 from orchestrator.state.line_reduce import newest_output
 from orchestrator.state.run_history import OUTPUT_UNIT, RunHistory
 from orchestrator.store.run_record import RunRecord
@@ -171,6 +172,26 @@ def test_a_report_has_its_curve_and_words() -> None:
         "r", journal=Journal(), forecast=None, now=0.0
     )
     assert ([one.y for one in own.curves if one.name == "loss"], own.progress) == ([(1.0,)], "")
+
+
+@pytest.mark.parametrize(
+    ("end", "output", "shown"),
+    [
+        ("", "", "1,204 optimizer steps"),
+        ("", ENDED, f"{ENDED} · 1,204 optimizer steps"),
+        ("succeeded", "", "at least 1,204 optimizer steps"),
+        ("succeeded", ENDED, ENDED),
+    ],
+)
+def test_a_report_has_the_optimizer_steps_of_its_lowest_rank(end: str, output: str, shown: str) -> None:
+    """A sample is older than the last step of a run that has ended."""
+    beta = replace(SAMPLED, positions=(RankPosition(rank=1, step=1200, steps_per_s=3.0), RankPosition(rank=2)))
+    idle = replace(SAMPLED, positions=None)
+    running = GenerationStarted(generation=1), SAMPLED, beta, idle, *([PROGRESS] if output else ())
+    journal = Journal(end=EndEntry(at=0.0, state=end)) if end else Journal(stop=StopEntry(at=0.0))
+    lines = (line(one, n, rank=None) for n, one in enumerate(running))
+    report = history(*lines).report("r", journal=journal, forecast=None, now=0.0)
+    assert dict(key_figures(report))["Progress"] == shown
 
 
 # ── Lines ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

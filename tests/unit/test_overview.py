@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from contract.event_lines import encode_event
+from contract.event_values import RankPosition
+from contract.events import Event, OutputProgress, ResourcesSampled
+from contract.resources import ResourceUsage
 from orchestrator.cli import overview
 from orchestrator.fleet.readiness.quick_look import record_file
 from orchestrator.nodes.state_files import replace_file
@@ -23,6 +27,7 @@ from tests.unit.conftest import Orch, Ran
 
 Alone = Callable[..., Ran]
 HOUR_S = 3600
+USAGE = ResourceUsage(cpu_percent=40.0, cpus=2.0, ram_used_mib=1024, ram_limit_mib=4096)
 
 
 class NoLan(lan.Lan):
@@ -100,19 +105,21 @@ def test_runs_nodes_and_the_next_command(alone: Alone) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "shown"),
+    ("event", "shown"),
     [
-        ({"epoch": 3, "epochs": 10, "step": 7, "steps": 400}, "epoch 3/10"),
-        ({"epoch": 2.5}, "epoch 2.5"),
-        ({"step": 1200, "steps": 4000}, "1,200/4,000"),
+        (OutputProgress(rank=0, epoch=3, epochs=10, step=7, steps=400), "epoch 3/10"),
+        (OutputProgress(rank=0, epoch=2.5), "epoch 2.5"),
+        (OutputProgress(rank=0, step=1200, steps=4000), "1,200/4,000"),
+        (ResourcesSampled(usage=USAGE, positions=(RankPosition(rank=0, step=1204, steps_per_s=3.0),)),
+         "at least 1,204 steps"),
     ],
-)
-def test_progress_that_is_read_from_the_output(alone: Alone, counts: dict[str, float], shown: str) -> None:
+)  # fmt: skip
+def test_progress_of_a_script_that_reports_no_steps(alone: Alone, event: Event, shown: str) -> None:
     record = RunRecord("0101-0000-aaaa")
     record.save_plan(replace(lan.plan(lan.NAMES[:3]), run_id=record.run_id))
-    write(record, lan.moment(1), "@orch " + json.dumps({"event": "output", "rank": 0, "t": 1.0, **counts}))
+    write(record, lan.moment(1), encode_event(event))
     record.save_outcome("succeeded", "")
-    assert f"succeeded  {shown:>{max(len(shown), len('progress'))}}  " in alone().out
+    assert f"succeeded  {shown:>{len('progress')}}  " in alone().out
 
 
 def test_a_run_that_is_being_stopped(alone: Alone) -> None:

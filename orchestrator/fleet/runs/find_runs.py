@@ -167,6 +167,8 @@ def only_run_of(found: FoundRuns, user: str) -> Run:
     number = f"{len(mine)} of your runs are active" if mine else "you have no active run"
     lines = [f"\n  {run.run_id}  by {run.user or '?'}  {run.command}" for run in active]
     hint = "all runs: orch runs; one of them: orch stop RUN"
+    if not active and not silent:
+        raise UsageError(number, hint="orch runs")
     raise UsageError(f"{number}{silent}: name the run{''.join(lines)}", hint=hint)
 
 

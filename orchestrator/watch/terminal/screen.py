@@ -50,7 +50,7 @@ q         quit; the run continues
 Escape    back
 
 [b]Columns[/b]
-state     of its container; idle: no run holds it; silent: nothing was heard of it for this long, and its row is old
+state     of its container; idle: no part of this run; silent: nothing was heard of it for this long, and its row is old
 CPU       share of what it may use
 memory    in use, and the limit, in GiB
 GPU       mean utilization; GPU mem: of all GPUs; temp: the hottest; power: the sum; clock: the lowest
