@@ -25,6 +25,36 @@ async function answer(response) {
   return data;
 }
 
+// Calls ask() now and again, never twice at a time: ms after its end, or as long as it returns. After now(), which asks
+// at once, isCurrent() is false for an answer that comes late, and it is asked again. failed(error): there is no answer.
+export function poll(ask, ms, failed) {
+  let asking = false, due = 0, version = 0;
+  async function tick() {
+    if (asking || performance.now() < due) return;
+    const asked = version, isCurrent = () => asked === version;
+    asking = true;
+    let wait = ms;
+    try {
+      wait = (await ask(isCurrent)) ?? ms;
+    } catch (error) {
+      if (isCurrent()) failed(error);
+    } finally {
+      asking = false;
+    }
+    if (isCurrent()) due = performance.now() + wait;
+    else tick();
+  }
+  const timer = setInterval(tick, TICK_MS);
+  const now = () => {
+    version += 1;
+    due = 0;
+    tick();
+  };
+  setTimeout(tick);
+  return { now, end: () => clearInterval(timer) };
+}
+
+const TICK_MS = 500;
 const SILENT_MS = 8000;
 const AGAIN_MS = 3000;
 

@@ -1,6 +1,6 @@
 // Log lines of a run, as they come or searched; and a search in all runs on record.
 
-import { Refused, get } from "./api.js";
+import { Refused, get, poll } from "./api.js";
 import { clock, el, patch } from "./dom.js";
 
 const LIVE_MS = 2000, PAUSE_MS = 300;
@@ -23,7 +23,7 @@ export function logs(root, parameters) {
     about, el("p", {}, back), lines,
   );
   let wantedNode = parameters.get("node") || "";
-  let older = [], reached = "", version = 0, due = 0, asking = false, wanted = parameters.get("run") || "";
+  let older = [], reached = "", isNew = true, wanted = parameters.get("run") || "";
   words.value = parameters.get("words") || "";
   let drawn = "";
 
@@ -45,45 +45,35 @@ export function logs(root, parameters) {
   }
 
   function begin() {
-    version += 1;
     older = [];
     reached = "";
-    due = 0;
-    load();
+    isNew = true;
+    newest.now();
   }
 
-  async function load() {
-    if (asking || performance.now() < due) return;
-    const asked = version, given = query();
-    if (!given.run && !all.checked) return;
-    asking = true;
-    try {
-      if (all.checked && given.words) {
-        const found = await get("/api/search", { words: given.words });
-        if (asked === version) draw([...found.results].reverse(), "", true, found.complete);
-      } else {
-        const found = await get("/api/logs", given);
-        if (asked === version) {
-          nodes(found.nodes);
-          reached = older.length ? reached : found.reached;
-          draw([...older, ...found.lines.filter((line) => !older.length || line.time > older[older.length - 1].time)], reached, false);
-        }
-      }
-    } catch (error) {
-      if (asked === version) about.textContent = error instanceof Refused ? error.message : "the controller cannot be reached";
-    } finally {
-      asking = false;
-      due = performance.now() + LIVE_MS;
-      if (asked !== version) load();
+  const newest = poll(async (isCurrent) => {
+    const given = query();
+    if ((!given.run && !all.checked) || (!isNew && (!isLive() || older.length))) return 0;
+    if (all.checked && given.words) {
+      const found = await get("/api/search", { words: given.words });
+      if (!isCurrent()) return;
+      draw([...found.results].reverse(), "", true, found.complete);
+    } else {
+      const found = await get("/api/logs", given);
+      if (!isCurrent() || older.length) return;
+      nodes(found.nodes);
+      reached = found.reached;
+      draw(found.lines, reached, false);
     }
-  }
+    isNew = false;
+  }, LIVE_MS, (error) => (about.textContent = error instanceof Refused ? error.message : "the controller cannot be reached"));
 
   async function further() {
-    const asked = version, before = reached;
+    const asked = JSON.stringify(query()), before = reached;
     back.disabled = true;
     try {
       const found = await get("/api/logs", { ...query(), until: before });
-      if (asked !== version) return;
+      if (asked !== JSON.stringify(query())) return;
       const known = new Set(older.concat(current).map(keyOf));
       older = [...found.lines.filter((line) => !known.has(keyOf(line))), ...(older.length ? older : current)];
       reached = found.reached;
@@ -135,9 +125,13 @@ export function logs(root, parameters) {
   back.onclick = further;
   live.onclick = () => {
     live.setAttribute("aria-pressed", String(!isLive()));
-    due = 0;
+    newest.now();
   };
   names();
-  const timer = setInterval(() => isLive() && !older.length && load(), 500);
-  return { end: () => (clearInterval(timer), clearTimeout(typing)) };
+  return {
+    end() {
+      newest.end();
+      clearTimeout(typing);
+    },
+  };
 }

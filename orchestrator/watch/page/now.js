@@ -1,12 +1,12 @@
 // The first view: what is running, how far, how long still, whether anything is wrong (watch/fleet_view.py), the last lines.
 
-import { get } from "./api.js";
+import { get, poll } from "./api.js";
 import { click } from "./actions.js";
 import { CurveWall } from "./curves.js";
 import { ago, clock, el, gib, meter, numbers, patch, percent, pill, short, span, sparkline, table } from "./dom.js";
 import { lineList } from "./sections.js";
 
-const CURVES_MS = 5000;
+const CURVES_MS = 5000, READING_MS = 700;
 const SWAP_MIB = 512;
 const TONES = { error: "bad", warning: "warn", info: "info" };
 
@@ -17,21 +17,13 @@ export function now(root) {
   const faults = place("section", "Newest faults");
   root.append(about, health, el("div", { class: "charts three" }, first, lines, second), nodes, faults);
   const wall = { loss: new CurveWall(first), per_s: new CurveWall(second) };
-  let shown = "", due = 0, asking = false, drawn = "";
-
-  async function curves(run) {
-    if (asking || performance.now() < due) return;
-    asking = true;
-    try {
-      const { runs } = await get("/api/curves", { run, name: "loss,per_s", group: "train,validation" });
-      due = performance.now() + (runs[0].reading ? 700 : CURVES_MS);
-      if (run === shown) for (const name of ["loss", "per_s"]) wall[name].give(runs, [name]);
-    } catch {
-      due = performance.now() + CURVES_MS; // a run without a record: the snapshot shows what is known
-    } finally {
-      asking = false;
-    }
-  }
+  let shown = "", drawn = "";
+  const curves = poll(async (isCurrent) => {
+    if (!shown) return;
+    const { runs } = await get("/api/curves", { run: shown, name: "loss,per_s", group: "train,validation" });
+    if (isCurrent()) for (const name of ["loss", "per_s"]) wall[name].give(runs, [name]);
+    return runs[0].reading ? READING_MS : CURVES_MS;
+  }, CURVES_MS, () => {}); // a run without a record: the snapshot shows what is known
 
   function tail(found) {
     const newest = found[found.length - 1], now = `${found.length} ${newest?.time} ${newest?.text}`;
@@ -53,11 +45,11 @@ export function now(root) {
       const run = snapshot.run?.run_id || "";
       if (run !== shown) {
         shown = run;
-        due = 0;
         for (const one of Object.values(wall)) one.give([], []);
+        curves.now();
       }
-      if (run) curves(run);
     },
+    end: curves.end,
   };
 }
 

@@ -1,6 +1,6 @@
 // All runs with the curves of those that are chosen; and one run in detail.
 
-import { get } from "./api.js";
+import { get, poll } from "./api.js";
 import { click } from "./actions.js";
 import { COLOURS } from "./chart.js";
 import { CurveWall, inOrder, titleOf } from "./curves.js";
@@ -23,35 +23,25 @@ export function runs(root, parameters) {
     el("h1", {}, "Runs"), el("div", { class: "bar-of-tools" }, filter), list, about, el("h2", {}, "Curves"), chips, walls,
   );
   const wall = new CurveWall(walls);
-  let data = null, shown = null, first = !chosen.size, asking = false, due = 0, listing = false, listed = 0;
+  let data = null, shown = null, first = !chosen.size;
 
-  async function load() {
-    if (listing || performance.now() < listed) return;
-    listing = true;
-    try {
-      data = await get("/api/runs");
-      if (first && data.runs.length) {
-        first = false;
-        chosen.add(data.runs[0].run_id);
-        due = 0;
-      }
-      draw();
-    } catch (error) {
-      about.textContent = error.message;
-    } finally {
-      listing = false;
-      listed = performance.now() + LIST_MS;
+  const listed = poll(async () => {
+    data = await get("/api/runs");
+    if (first && data.runs.length) {
+      first = false;
+      chosen.add(data.runs[0].run_id);
+      curves.now();
     }
-  }
+    draw();
+  }, LIST_MS, (error) => (about.textContent = error.message));
 
   function choose(run, on) {
     if (on && chosen.size >= MOST) return draw();
     if (on) chosen.add(run);
     else chosen.delete(run);
     history.replaceState(null, "", `#/runs?runs=${[...chosen].map(encodeURIComponent).join(",")}`);
-    due = 0;
     draw();
-    curves();
+    curves.now();
   }
 
   function draw() {
@@ -86,72 +76,53 @@ export function runs(root, parameters) {
     ].filter(Boolean).join(" · ");
   }
 
-  async function curves() {
-    if (asking || performance.now() < due) return;
-    const wanted = [...chosen];
-    if (!wanted.length) {
+  const curves = poll(async (isCurrent) => {
+    if (!chosen.size) {
       wall.give([], []);
       patch(chips, el("span", { class: "soft" }, "Choose runs in the table."));
       return;
     }
-    asking = true;
-    try {
-      const all = await get("/api/curves", { run: wanted, group: "train,validation", name: shown ? shown.join(",") : "" });
-      const names = inOrder(new Set(all.runs.flatMap((run) => run.figures)));
-      if (!shown && names.length) shown = names.slice(0, FIGURES);
-      patch(chips, names.map((name) => el("button", {
-        type: "button", "data-key": name, "aria-pressed": String(Boolean(shown?.includes(name))), class: "chip",
-        onclick: () => {
-          shown = shown.includes(name) ? shown.filter((one) => one !== name) : inOrder([...shown, name]);
-          due = 0;
-          curves();
-        },
-      }, titleOf(name))), names.length ? null : el("span", { class: "soft" }, all.runs.some((run) => run.reading) ? "reading the record…" : "no figures on record"));
-      wall.give(all.runs, shown || []);
-      due = performance.now() + (all.runs.some((run) => run.reading) ? READING_MS : CURVES_MS);
-    } catch (error) {
-      patch(chips, el("span", { class: "warn" }, error.message));
-      due = performance.now() + CURVES_MS;
-    } finally {
-      asking = false;
-    }
-  }
+    const all = await get("/api/curves", { run: [...chosen], group: "train,validation", name: shown ? shown.join(",") : "" });
+    if (!isCurrent()) return;
+    const names = inOrder(new Set(all.runs.flatMap((run) => run.figures))), reading = all.runs.some((run) => run.reading);
+    if (!shown && names.length) shown = names.slice(0, FIGURES);
+    patch(chips, names.map((name) => el("button", {
+      type: "button", "data-key": name, "aria-pressed": String(Boolean(shown?.includes(name))), class: "chip",
+      onclick: () => {
+        shown = shown.includes(name) ? shown.filter((one) => one !== name) : inOrder([...shown, name]);
+        curves.now();
+      },
+    }, titleOf(name))), names.length ? null : el("span", { class: "soft" }, reading ? "reading the record…" : "no figures on record"));
+    wall.give(all.runs, shown || []);
+    return reading ? READING_MS : CURVES_MS;
+  }, CURVES_MS, (error) => patch(chips, el("span", { class: "warn" }, error.message)));
 
   filter.oninput = () => data && draw();
-  const timer = setInterval(() => {
-    load();
-    curves();
-  }, 500);
-  load();
-  return { end: () => clearInterval(timer) };
+  return {
+    end() {
+      listed.end();
+      curves.end();
+    },
+  };
 }
 
 export function run(root, parameters, id) {
   const sections = new RunSections(root);
-  let due = 0, asking = false, explained = "", live = null, drawn = false;
+  let explained = "", live = null, drawn = false;
 
-  async function load() {
-    if (asking || performance.now() < due) return;
-    asking = true;
-    try {
-      const [data] = (await get("/api/curves", { run: id })).runs;
-      due = performance.now() + (data.reading ? READING_MS : CURVES_MS);
-      const own = live?.run_id === data.run_id ? live : data;
-      const { lines } = await get("/api/logs", { run: id, number: LAST_LINES });
-      sections.draw({ ...data, last_lines: lines, lines: null }, { state: own.state, buttons: buttons(data, own) });
-      if (!drawn) sections.scroll();
-      drawn = true;
-      if (!data.reading && ["failed", "unknown", "stopped"].includes(own.state) && explained !== `${data.state} ${data.ended_at}`) {
-        explained = `${data.state} ${data.ended_at}`;
-        sections.explain(await get(`/api/runs/${encodeURIComponent(id)}/why`));
-      }
-    } catch (error) {
-      patch(sections.head, el("h1", { class: "mono" }, id), el("p", { class: "warn" }, error.message));
-      due = performance.now() + CURVES_MS;
-    } finally {
-      asking = false;
+  const asked = poll(async () => {
+    const [data] = (await get("/api/curves", { run: id })).runs;
+    const own = live?.run_id === data.run_id ? live : data;
+    const { lines } = await get("/api/logs", { run: id, number: LAST_LINES });
+    sections.draw({ ...data, last_lines: lines, lines: null }, { state: own.state, buttons: buttons(data, own) });
+    if (!drawn) sections.scroll();
+    drawn = true;
+    if (!data.reading && ["failed", "unknown", "stopped"].includes(own.state) && explained !== `${data.state} ${data.ended_at}`) {
+      explained = `${data.state} ${data.ended_at}`;
+      sections.explain(await get(`/api/runs/${encodeURIComponent(id)}/why`));
     }
-  }
+    return data.reading ? READING_MS : CURVES_MS;
+  }, CURVES_MS, (error) => patch(sections.head, el("h1", { class: "mono" }, id), el("p", { class: "warn" }, error.message)));
 
   function buttons(data, own) {
     const active = own === live && live.active;
@@ -162,12 +133,10 @@ export function run(root, parameters, id) {
     ];
   }
 
-  load();
-  const timer = setInterval(load, 500);
   return {
     update(snapshot) {
       live = snapshot.run;
     },
-    end: () => clearInterval(timer),
+    end: asked.end,
   };
 }

@@ -1,6 +1,6 @@
 // Nodes one by one; checkpoints on the nodes; findings of the check of the machines.
 
-import { get } from "./api.js";
+import { get, poll } from "./api.js";
 import { examine } from "./actions.js";
 import { nodePill } from "./now.js";
 import { bytes, clock, el, gib, meter, patch, pill, span, sparkline, table } from "./dom.js";
@@ -22,7 +22,7 @@ function card(node) {
   return el(
     "section", { class: `card ${node.silent ? "old" : ""}`, "data-key": node.name, "aria-label": node.name },
     el("h2", {}, node.name, " ", nodePill(node)),
-    node.problem ? el("p", { class: "warn" }, node.problem) : null,
+    node.problem ? warning(node.problem) : null,
     used ? [
       node.silent ? el("p", { class: "soft" }, `values are ${span(node.usage_age_s)} old`) : null,
       row("CPU", `${Math.round(used.cpu_percent)} % of ${used.cpus}`, used.cpu_percent / 100),
@@ -54,43 +54,30 @@ function course(name, values) {
 export function checkpoints(root) {
   const list = el("div");
   root.append(el("h1", {}, "Checkpoints"), list);
-  let asking = false;
-
-  async function load() {
-    if (asking) return;
-    asking = true;
-    try {
-      const data = await get("/api/checkpoints");
-      const silent = Object.entries(data.unreachable);
-      const columns = [
-        { title: "Run", class: "name", cell: (one) => el("a", { href: `#/run/${encodeURIComponent(one.run_id)}`, class: "mono" }, one.run_id) },
-        { title: "Step", class: "number", cell: (one) => one.step.toLocaleString("en-US") },
-        { title: "Node", cell: (one) => one.node },
-        { title: "State", class: "state", cell: (one) => [pill(one.problem ? "damaged" : one.hashed ? "sound" : "complete"), one.best ? el("span", { class: "pill s-good" }, "best") : null] },
-        { title: "Size", class: "number", cell: (one) => bytes(one.bytes) },
-        { title: "Age", class: "number", cell: (one) => span(one.age_s) },
-        { title: "Copies", class: "number", cell: (one) => (one.problem ? "–" : one.copies) },
-        { title: "Folder", class: "wide", cell: (one) => [el("code", {}, one.folder), one.problem ? el("span", { class: "warn" }, ` ${one.problem}`) : null] },
-      ];
-      patch(
-        list,
-        el("p", { class: "soft" }, !data.asked ? "asking the nodes…" : data.checkpoints.length ? `as of ${span(data.age_s)} ago; sizes are compared, not hashes: ` : ["no checkpoints on the nodes that answered"], data.checkpoints.length ? el("code", {}, "orch checkpoints verify RUN") : null),
-        data.problem ? el("p", { class: "warn" }, data.problem) : null,
-        silent.map(([name, text]) => el("p", { class: "warn" }, `${name} did not answer: ${text}`)),
-        table(columns, data.checkpoints, { caption: "Checkpoints", key: (one) => `${one.node} ${one.folder}` }),
-      );
-    } catch (error) {
-      patch(list, el("p", { class: "warn" }, error.message));
-    } finally {
-      asking = false;
-    }
-  }
-
-  load();
-  const timer = setInterval(load, ASK_MS);
-  return { end: () => clearInterval(timer) };
+  return poll(async () => {
+    const data = await get("/api/checkpoints");
+    const silent = Object.entries(data.unreachable);
+    const columns = [
+      { title: "Run", class: "name", cell: (one) => el("a", { href: `#/run/${encodeURIComponent(one.run_id)}`, class: "mono" }, one.run_id) },
+      { title: "Step", class: "number", cell: (one) => one.step.toLocaleString("en-US") },
+      { title: "Node", cell: (one) => one.node },
+      { title: "State", class: "state", cell: (one) => [pill(one.problem ? "damaged" : one.hashed ? "sound" : "complete"), one.best ? el("span", { class: "pill s-good" }, "best") : null] },
+      { title: "Size", class: "number", cell: (one) => bytes(one.bytes) },
+      { title: "Age", class: "number", cell: (one) => span(one.age_s) },
+      { title: "Copies", class: "number", cell: (one) => (one.problem ? "–" : one.copies) },
+      { title: "Folder", class: "wide", cell: (one) => [el("code", {}, one.folder), one.problem ? el("span", { class: "warn" }, ` ${one.problem}`) : null] },
+    ];
+    patch(
+      list,
+      el("p", { class: "soft" }, !data.asked ? "asking the nodes…" : data.checkpoints.length ? `as of ${span(data.age_s)} ago; sizes are compared, not hashes: ` : ["no checkpoints on the nodes that answered"], data.checkpoints.length ? el("code", {}, "orch checkpoints verify RUN") : null),
+      data.problem ? warning(data.problem) : null,
+      silent.map(([name, text]) => warning(`${name} did not answer: ${text}`)),
+      table(columns, data.checkpoints, { caption: "Checkpoints", key: (one) => `${one.node} ${one.folder}` }),
+    );
+  }, ASK_MS, (error) => patch(list, warning(error.message)));
 }
 
+const warning = (text) => el("p", { class: "warn" }, text);
 const MARKS = { error: "bad", warning: "warn", info: "" };
 
 export function findings(root) {
@@ -101,29 +88,14 @@ export function findings(root) {
     el("p", { class: "soft" }, "Everything that would break a run, and how to fix it. The check takes some seconds and changes nothing: ", el("code", {}, "orch doctor")),
     el("p", {}, begin), list,
   );
-  let asking = false;
-
-  async function load() {
-    if (asking) return;
-    asking = true;
-    try {
-      patch(list, report((await get("/api/findings")).findings));
-    } catch (error) {
-      patch(list, el("p", { class: "warn" }, error.message));
-    } finally {
-      asking = false;
-    }
-  }
-
-  load();
-  const timer = setInterval(load, ASK_MS);
+  const asked = poll(async () => patch(list, report((await get("/api/findings")).findings)), ASK_MS, (error) => patch(list, warning(error.message)));
   return {
     update(snapshot) {
       const running = snapshot.actions.some((one) => one.verb === "doctor" && one.code === null);
       begin.disabled = running;
       begin.textContent = running ? "Checking…" : "Check the machines now";
     },
-    end: () => clearInterval(timer),
+    end: asked.end,
   };
 }
 
@@ -132,7 +104,7 @@ function report(data) {
   const gaps = Object.entries(data.not_checked).flatMap(([area, nodes]) => Object.entries(nodes).map(([node, why]) => `${area}: ${node} ${why}`));
   return [
     el("p", {}, `checked at ${clock(data.at, true)}: `, data.unfit ? el("b", { class: "bad" }, "a launch would be refused, or may fail") : el("b", { class: "good" }, data.findings.length ? "nothing that keeps a run from working" : "no problems found")),
-    gaps.map((one) => el("p", { class: "warn" }, `not checked: ${one}`)),
+    gaps.map((one) => warning(`not checked: ${one}`)),
     data.findings.map((one) => el(
       "section", { class: `card box ${MARKS[one.severity]}` },
       el("h2", {}, one.sentence, " ", el("small", { class: "soft" }, one.id)),
