@@ -54,8 +54,11 @@ def doctor_screen(report: DoctorReport, *, wide: bool = False) -> RenderableType
     The same finding of several nodes is shown once, with `wide` once for each node.
     """
     lines = [_area_line(report, area, found) for area, found in report.findings.items()]
-    blocks = [block for area, found in report.findings.items() if found for block in _block(area, found, wide=wide)]
-    return Group(*lines, *blocks, Text(), _closing(report))
+    blocks = [
+        (Text(), Text(area, style="bold underline"), *finding_lines(found, wide=wide))
+        for area, found in report.findings.items() if found
+    ]  # fmt: skip
+    return Group(*lines, *(line for block in blocks for line in block), Text(), _closing(report))
 
 
 def doctor_data(report: DoctorReport) -> dict[str, Any]:
@@ -80,7 +83,7 @@ def _area_line(report: DoctorReport, area: str, found: Sequence[Finding]) -> Tex
     line = Text(f"{MARKS[worst] if worst else mark} ", style=STYLES[worst] if worst else style)
     line.append(f"{area:<11}", style="bold" if worst else "not bold default")
     line.append(f"{report.area_seconds[area]:6.1f} s", style="not bold dim")
-    words = [_counts(found)] if found else []
+    words = [counts(found)] if found else []
     words += [f"not checked: {', '.join(names)} {why}" for why, names in _by_reason(gaps).items()]
     if words:
         line.append(f"   {'; '.join(words)}", style="not bold default")
@@ -95,9 +98,8 @@ def _by_reason(gaps: Mapping[str, str]) -> dict[str, list[str]]:
     return names
 
 
-def _block(area: str, found: Sequence[Finding], *, wide: bool) -> Iterator[RenderableType]:
-    yield Text()
-    yield Text(area, style="bold underline")
+def finding_lines(found: Sequence[Finding], *, wide: bool = False) -> Iterator[RenderableType]:
+    """Each finding with cause and fix: once for all nodes that have it, with `wide` once for each."""
     each = [((one.node,) if one.node else (), one) for one in found]
     for names, finding in each if wide else fold(found):
         said = Text(printable(sentence(names, finding)), style="bold")
@@ -159,13 +161,13 @@ def _closing(report: DoctorReport) -> Text:
     reached = sum(node.out_of_reach is None for node in report.nodes)
     nodes = counted(number, "node") if reached == number else f"{reached} of {number} nodes"
     unknown = ", ".join(area for area in report.not_checked if area not in report.findings or not found)
-    words = [_counts(found)] if found else [] if unknown else ["no problems found"]
+    words = [counts(found)] if found else [] if unknown else ["no problems found"]
     words += [f"not everything could be checked ({unknown})"] if unknown else []
     text = f"{nodes} checked in {report.seconds:.1f} s: {'; '.join(words)}"
     return Text(text, style="bold red" if report.unfit else "bold")
 
 
-def _counts(found: Sequence[Finding]) -> str:
+def counts(found: Sequence[Finding]) -> str:
     """Numbers of the findings shown, by severity, where the same finding of several nodes is one."""
     folded = [finding.severity for _, finding in fold(found)]
     numbers = {severity: folded.count(severity) for severity in MARKS}

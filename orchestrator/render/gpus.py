@@ -7,14 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from orchestrator.render.findings import MARKS, STYLES, WORDS, fold
-from orchestrator.render.printable import counted, printable
+from orchestrator.render.findings import counts, finding_lines
+from orchestrator.render.printable import counted
 from orchestrator.render.table import Column, Table
 from orchestrator.specs.facts import GpuFacts
-from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.gpus import ContainerAnswer, GpuReport, NodeGpus, TorchAnswer
 
 
@@ -23,7 +21,7 @@ def gpu_report(report: GpuReport, *, wide: bool = False) -> RenderableType:
     columns = (Column("node"), Column("host", wraps=True), Column("container", wraps=True))
     rows = list(_folded_rows(report.nodes, wide=wide))
     table = Table(columns=columns, rows=rows, spaced=any("\n" in host for _, host, _ in rows), wide=wide)
-    return Group(table, Text(), *_findings(report.findings), _closing(report))
+    return Group(table, Text(), *finding_lines(report.findings), _closing(report))
 
 
 def gpu_data(report: GpuReport) -> dict[str, Any]:
@@ -105,31 +103,10 @@ def _without_gpu(node: NodeGpus) -> str:
     return node.host.detail or "no GPU"
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    for names, finding in fold(findings):
-        head = Text(f"{MARKS[finding.severity]} {WORDS[finding.severity]} ", style=STYLES[finding.severity])
-        head.append(finding.id, style="not bold dim")
-        yield head
-        where = f"{', '.join(names)}: " if names else ""
-        yield _indented(Text(printable(f"{where}{finding.message}")))
-        if finding.cause:
-            yield _indented(Text(printable(f"cause: {finding.cause}"), style="dim"))
-        if finding.fix:
-            # one line whatever the width, as the terminal alone wraps it: a command that can be copied
-            yield Text(printable(f"  fix:   {finding.fix}"), no_wrap=True, overflow="ignore")
-
-
 def _closing(report: GpuReport) -> Text:
     gpus = sum(len(node.host.gpus) for node in report.nodes if node.host)
-    errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
-    warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
     text = f"{counted(len(report.nodes), 'node')}, {counted(gpus, 'GPU')}: "
-    text += f"{counted(errors, 'error')}, {counted(warnings, 'warning')}" if errors or warnings else "no problems found"
-    return Text(text, style="bold red" if errors else "bold")
-
-
-def _indented(text: Text) -> Padding:
-    return Padding(text, (0, 0, 0, 2), expand=False)
+    return Text(text + (counts(report.findings) or "no problems found"), style="bold red" if report.unfit else "bold")
 
 
 def _number(value: float | None) -> str:

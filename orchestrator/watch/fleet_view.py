@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.state.condition import SEVERITIES, Code, Condition, Severity
 from orchestrator.state.phase import Phase
-from orchestrator.watch.node_view import NodeView
+from orchestrator.state.run_state import TailLine
 from orchestrator.watch.timeline import TimelineEntry
-from orchestrator.watch.view_types import RunView
+from orchestrator.watch.views import NodeView, ProgressFigures, RunView
 from orchestrator.watch.words import end_words, is_part_of_end, words
 
 RENAMED = {"share": "progress", "is_before_restart": "restarting"}
@@ -127,3 +127,38 @@ def _of_nodes(shown: FleetView) -> Iterator[HealthLine]:
             found = words(Condition(code=Code.NODE_SILENT, severity="warning", node=one.name,
                                     values={"error": one.problem}), "")  # fmt: skip
             yield HealthLine(severity="warning", text=found.text, command=found.command)
+
+
+LAST_LINES = 14
+"""Newest lines of the run's ranks and agents, all nodes together."""
+
+
+def now_view(shown: FleetView, tail: Callable[[str], Iterable[TailLine]]) -> dict[str, Any]:
+    """The view for the page. `tail`: the newest log lines of a node."""
+    data = shown.data()
+    if shown.run:
+        data["run"]["place"] = _place(shown.run.progress)
+    return {**data, "lines": last_lines((node.name for node in shown.nodes), tail)}
+
+
+def _place(figures: ProgressFigures) -> str:
+    """Step of the run, or epoch and step as its output has them, and its optimizer steps; loss, speed and time left are
+    fields of their own."""
+    if figures.output:
+        words = figures.output.partition("   ")[0].split(" · ")
+        place = (word for word in words if word.startswith(("epoch", "step")))
+        return " · ".join((*place, "from its output", *filter(None, [figures.work])))
+    if figures.step is None:
+        return figures.work
+    return f"step {figures.step:,}" + (f" of {figures.final_step:,}" if figures.final_step else "")
+
+
+def last_lines(names: Iterable[str], tail: Callable[[str], Iterable[TailLine]]) -> list[dict[str, Any]]:
+    """The newest log lines of these nodes, in order of time."""
+    found = [
+        {"time": line.time, "node": name, "rank": line.rank, "text": line.text}
+        for name in names
+        for line in list(tail(name))[-LAST_LINES:]
+        if line.text.strip()
+    ]
+    return sorted(found, key=lambda line: str(line["time"]))[-LAST_LINES:]

@@ -15,9 +15,8 @@ from orchestrator.state.facts import ContainerGone, ContainerSeen, Fact, RunFoun
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import NodeState, RunState, TailLine
 from orchestrator.watch.fleet_view import FleetView
-from orchestrator.watch.node_view import has_failed, node_view
 from orchestrator.watch.timeline import ENTRIES, TimelineEntry
-from orchestrator.watch.views import run_view
+from orchestrator.watch.views import has_failed, node_view, run_view
 from orchestrator.watch.words import words
 
 MACHINE = ("last_answer_at", "silent_since", "error", "usage", "usage_at", "cpu_history", "gpu_history")

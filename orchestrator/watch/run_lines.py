@@ -16,7 +16,7 @@ from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.watch.fleet_view import FleetView, HealthLine
 from orchestrator.watch.node_table import GREY, STYLES
-from orchestrator.watch.view_types import ProgressFigures, RunView
+from orchestrator.watch.views import ProgressFigures, RunView
 
 SHARE = 0.05
 """Least share of the time that is shown."""

@@ -16,8 +16,8 @@ from contract.events import (
     Restarting,
     WaitingForNodes,
 )
-from orchestrator.render.outputs import outputs_lines
 from orchestrator.render.printable import printable
+from orchestrator.render.recovery import outputs_lines
 from orchestrator.state.run_state import NodeState, RunState
 
 ENTRIES = 50

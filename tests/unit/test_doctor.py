@@ -23,7 +23,7 @@ from orchestrator.fleet.readiness.doctor import (
     fixable,
 )
 from orchestrator.nodes.fake import Answer, FakeNode
-from orchestrator.render.examining import ExaminingView
+from orchestrator.render.progress import ExaminingView
 from orchestrator.specs.errors import (
     CommandFailedError,
     EngineError,

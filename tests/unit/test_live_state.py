@@ -41,9 +41,8 @@ from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState
-from orchestrator.watch.node_view import NodeView
 from orchestrator.watch.run_lines import run_lines
-from orchestrator.watch.view_types import RunView
+from orchestrator.watch.views import NodeView, RunView
 from tests import run_streams
 from tests.each_case import failures_of
 from tests.lan import moment

@@ -13,12 +13,10 @@ from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.bars import sparkline
 from orchestrator.state.phase import Phase
 from orchestrator.watch.fleet_view import FleetView
-from orchestrator.watch.node_details import detail_lines
-from orchestrator.watch.node_table import COLUMNS, fitting, node_cells, node_table, ordered, orders
-from orchestrator.watch.node_view import NodeView
+from orchestrator.watch.node_table import COLUMNS, detail_lines, fitting, node_cells, node_table, ordered, orders
 from orchestrator.watch.run_lines import fault_lines, run_lines
 from orchestrator.watch.timeline import TimelineEntry
-from orchestrator.watch.view_types import ConditionView, ProgressFigures, RunView
+from orchestrator.watch.views import ConditionView, NodeView, ProgressFigures, RunView
 from tests.unit.test_live_state import AT, Watched
 
 GPU = GpuUsage(

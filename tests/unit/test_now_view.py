@@ -11,9 +11,8 @@ from contract.events import OutputProgress
 from orchestrator.checks.output_progress import output_share
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import TailLine
-from orchestrator.watch.fleet_view import FleetView
-from orchestrator.watch.node_view import NodeView
-from orchestrator.watch.now_view import LAST_LINES, last_lines, now_view
+from orchestrator.watch.fleet_view import LAST_LINES, FleetView, last_lines, now_view
+from orchestrator.watch.views import NodeView
 from tests.unit.test_monitor_view import SLOW, run
 
 FIGURES = {"step": 5, "final_step": 10}

@@ -6,8 +6,7 @@ from typing import Any
 
 from contract.event_lines import encode_event
 from contract.events import OutputsCopied, OutputsDiffer, OutputsEvent, OutputsMissing
-from orchestrator.render.outputs import file_size
-from orchestrator.render.recovery import recovery_line
+from orchestrator.render.recovery import file_size, recovery_line
 from orchestrator.specs.run_events import RunLine
 
 

@@ -59,7 +59,7 @@ def show_capacity(
             hint=f"orch bench{nodes} -- {words}   (or orch plan --measure)",
         )
     capacity = capacity_of(measurement, inventory, options, length)
-    from orchestrator.render.capacity import capacity_view
+    from orchestrator.render.forecast import capacity_view
 
     data = {"measured_at": measurement.time, "command": measurement.command, **asdict(capacity)}
     data["finish_s"] = capacity.finish_s(capacity.chosen)

@@ -101,7 +101,7 @@ def _test_on_cluster(
 
 def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
     from orchestrator.cli.launching.view import tell_failure, without_result
-    from orchestrator.render.links import connectivity_view
+    from orchestrator.render.bench import connectivity_view
 
     coordinator = result.state.coordinator
     tested = coordinator.part.tested if coordinator else None

@@ -163,7 +163,7 @@ def ready(
 
 def _agrees_to_copy(plan: Plan, results: WrittenResults, mode: OutputMode) -> bool:
     """Ask about files of the last attempt that are more than is copied unasked; without a terminal they stay."""
-    from orchestrator.render.outputs import file_size
+    from orchestrator.render.recovery import file_size
 
     large = [files for files in results.wanted(plan).values() if not within_limit(files)]
     if not large or not can_ask():

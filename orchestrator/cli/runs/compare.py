@@ -24,7 +24,7 @@ def diff(
     Rests on the records on this computer alone; no node is asked. Values of sensitive variables are not on record.
     The outcome is shown in full.
     """
-    from orchestrator.render.comparison import comparison_table
+    from orchestrator.render.runs import comparison_table
     from orchestrator.store.run_record import record_of
     from orchestrator.watch.compare import OUTCOME, as_data, compare, facts_of
 

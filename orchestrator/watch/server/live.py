@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from orchestrator.render.printable import printable
-from orchestrator.watch.now_view import now_view
+from orchestrator.watch.fleet_view import now_view
 from orchestrator.watch.plain import as_json
 from orchestrator.watch.terminal.feed import LiveFeed
 

@@ -26,7 +26,7 @@ from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.plain import as_json, shown
 from orchestrator.watch.report import GrowingReport
 from orchestrator.watch.run_view import RESOURCES, run_view
-from orchestrator.watch.view_types import RunView
+from orchestrator.watch.views import RunView
 
 MOST_RUNS, WITH_FIGURES = 200, 60
 """Runs of the list, the newest, and those of them with the figures of their newest step."""

@@ -22,11 +22,10 @@ from orchestrator.render.printable import printable
 from orchestrator.render.times import stamp
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 from orchestrator.watch.fleet_view import FleetView
-from orchestrator.watch.node_details import detail_lines
-from orchestrator.watch.node_table import NodeColumn, fitting, node_cells, ordered, orders
-from orchestrator.watch.node_view import NodeView
+from orchestrator.watch.node_table import NodeColumn, detail_lines, fitting, node_cells, ordered, orders
 from orchestrator.watch.run_lines import fault_lines, run_lines
 from orchestrator.watch.terminal.feed import LiveFeed
+from orchestrator.watch.views import NodeView
 
 TICK_S = 0.5
 """Between two looks for a node that has become silent, or has come back: it is shown at once."""
