@@ -11,7 +11,7 @@ from contract.event_values import RankPosition
 from contract.events import OutputProgress, ProgressEvent
 from contract.log_lines import without_rank
 from contract.rank_words import work_line
-from orchestrator.checks.output_progress import SILENT_S, UNITS, output_words, remaining_s
+from orchestrator.checks.output_progress import SILENT_S, UNITS, output_share, output_words, remaining_s
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import AttemptPart, RunState
@@ -73,7 +73,9 @@ class RunProgress:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1."""
+        """Part of the training that is done, from 0 to 1."""
+        if self.printed:
+            return output_share(self.printed)
         return min(1.0, self.step / self.final_step) if self.step is not None and self.final_step else None
 
 

@@ -11,11 +11,16 @@ from orchestrator.state.condition import SEVERITIES, Code, Condition, Severity
 from orchestrator.state.phase import Phase
 from orchestrator.state.run_state import TailLine
 from orchestrator.watch.timeline import TimelineEntry
-from orchestrator.watch.views import NodeView, ProgressFigures, RunView
+from orchestrator.watch.views import NodeView, RunView
 from orchestrator.watch.words import end_words, is_part_of_end, words
 
-RENAMED = {"share": "progress", "is_before_restart": "restarting"}
-"""Figures of a run whose key in JSON differs."""
+FIGURES = {
+    "step": "step", "final_step": "final_step", "progress": "share", "step_age_s": "age_s",
+    "remaining_s": "remaining_s", "loss": "loss", "losses": "losses", "per_s": "per_s", "unit": "unit",
+    "of_forecast": "of_forecast", "waiting": "waiting", "exchanging": "exchanging", "restarting": "is_before_restart",
+    "work": "work", "last_line": "last_line",
+}  # fmt: skip
+"""Figures of a run, by key in JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,6 @@ class FleetView:
 
 def run_data(run: RunView) -> dict[str, Any]:
     """A run for JSON, its figures beside its state."""
-    figures = {RENAMED.get(name, name): value for name, value in asdict(run.progress).items()}
     return {
         "run_id": run.run_id,
         "state": run.phase.value,
@@ -94,7 +98,8 @@ def run_data(run: RunView) -> dict[str, Any]:
         "as_of": "" if run.is_on_nodes or run.last_at is None else _iso(run.last_at),
         "restarts": run.restarts,
         "checkpoint": run.checkpoint and asdict(run.checkpoint),
-        **figures,
+        **{key: getattr(run.progress, name) for key, name in FIGURES.items()},
+        "output": run.output,
     }
 
 
@@ -137,15 +142,16 @@ def now_view(shown: FleetView, tail: Callable[[str], Iterable[TailLine]]) -> dic
     """The view for the page. `tail`: the newest log lines of a node."""
     data = shown.data()
     if shown.run:
-        data["run"]["place"] = _place(shown.run.progress)
+        data["run"]["place"] = _place(shown.run)
     return {**data, "lines": last_lines((node.name for node in shown.nodes), tail)}
 
 
-def _place(figures: ProgressFigures) -> str:
+def _place(run: RunView) -> str:
     """Step of the run, or epoch and step as its output has them, and its optimizer steps; loss, speed and time left are
     fields of their own."""
-    if figures.output:
-        words = figures.output.partition("   ")[0].split(" · ")
+    figures = run.progress
+    if run.output:
+        words = run.output.partition("   ")[0].split(" · ")
         place = (word for word in words if word.startswith(("epoch", "step")))
         return " · ".join((*place, "from its output", *filter(None, [figures.work])))
     if figures.step is None:

@@ -14,9 +14,10 @@ from orchestrator.render.printable import counted
 from orchestrator.render.times import clock
 from orchestrator.state.limits import NO_PROGRESS_S
 from orchestrator.state.phase import Phase
+from orchestrator.state.progress import RunProgress
 from orchestrator.watch.fleet_view import FleetView, HealthLine
 from orchestrator.watch.node_table import GREY, STYLES
-from orchestrator.watch.views import ProgressFigures, RunView
+from orchestrator.watch.views import RunView
 
 SHARE = 0.05
 """Least share of the time that is shown."""
@@ -39,7 +40,7 @@ def run_lines(shown: FleetView, width: int, *, ascii_only: bool = False) -> list
     if not run.is_on_nodes:
         title.append("  from the record on this computer", GREY)
     figures = run.progress
-    parts = [*_progress(run, shown, width, ascii_only=ascii_only), *_shares(figures)]
+    parts = [*_progress(run, shown, width, ascii_only=ascii_only), *_shares(run)]
     lines = [title, *_flow(parts, width)]
     if figures.losses:
         room = max(1, min(60, width - 14))
@@ -54,8 +55,8 @@ def run_lines(shown: FleetView, width: int, *, ascii_only: bool = False) -> list
 
 def _progress(run: RunView, shown: FleetView, width: int, *, ascii_only: bool) -> Iterator[Text]:
     figures, runs = run.progress, run.phase is Phase.RUNNING
-    if figures.output or figures.work:
-        yield from (Text(part) for part in figures.output.split(" · ") if part)
+    if run.output or figures.work:
+        yield from (Text(part) for part in run.output.split(" · ") if part)
         yield from (Text(part) for part in figures.work.split(" · ") if part)
     elif figures.step is None:
         yield Text("no step reported yet" if run.phase.is_active else "no step reported", GREY)
@@ -65,13 +66,13 @@ def _progress(run: RunView, shown: FleetView, width: int, *, ascii_only: bool) -
     left = figures.remaining_s
     if figures.is_before_restart and run.phase.is_active:
         yield Text("before the restart", GREY)
-    elif runs and (figures.step_age_s or 0.0) > NO_PROGRESS_S:
-        yield Text(f"last progress {duration(figures.step_age_s or 0.0)} ago")
-    elif left is not None and 0 < left < LONGEST_S and not figures.output:
+    elif runs and (figures.age_s or 0.0) > NO_PROGRESS_S:
+        yield Text(f"last progress {duration(figures.age_s or 0.0)} ago")
+    elif left is not None and 0 < left < LONGEST_S and not run.output:
         yield Text(f"{duration(left)} left, until {clock(shown.at + left, shown.at)}", "bold")
 
 
-def _step(figures: ProgressFigures, width: int, *, ascii_only: bool) -> Iterator[Text]:
+def _step(figures: RunProgress, width: int, *, ascii_only: bool) -> Iterator[Text]:
     if figures.share is None or not figures.final_step:
         yield Text(f"step {figures.step:,}")
         return
@@ -83,10 +84,11 @@ def _step(figures: ProgressFigures, width: int, *, ascii_only: bool) -> Iterator
     yield Text(f"step {figures.step:,}/{figures.final_step:,}{percent}")
 
 
-def _shares(figures: ProgressFigures) -> Iterator[Text]:
+def _shares(run: RunView) -> Iterator[Text]:
     """Speed, and shares of the time."""
-    is_old = figures.is_before_restart or (figures.step_age_s or 0.0) > NO_PROGRESS_S
-    if figures.per_s is not None and not is_old and not figures.output:
+    figures = run.progress
+    is_old = figures.is_before_restart or (figures.age_s or 0.0) > NO_PROGRESS_S
+    if figures.per_s is not None and not is_old and not run.output:
         forecast = f" ({figures.of_forecast:.0%} of the forecast)" if figures.of_forecast else ""
         yield Text(f"{figures.per_s:,.0f} {figures.unit}/s{forecast}")
     for share, what in ((figures.waiting, "waiting for data"), (figures.exchanging, "exchanging")):

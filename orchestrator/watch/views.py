@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contract.resources import ResourceUsage
-from orchestrator.checks.output_progress import output_share, output_words
+from orchestrator.checks.output_progress import output_words
 from orchestrator.checks.stragglers import SWAP_MIB
 from orchestrator.render.printable import printable
 from orchestrator.specs.run import ContainerFacts, State
@@ -148,37 +148,6 @@ class ConditionView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgressFigures:
-    """Progress of a run. None: not known, or not reported."""
-
-    step: int | None = None
-    final_step: int | None = None
-    share: float | None = None
-    """Part of the training that is done, from 0 to 1."""
-    step_age_s: float | None = None
-    """Since the newest report of progress."""
-    remaining_s: float | None = None
-    """None, too, while the run makes no progress, or one of its nodes is silent."""
-    loss: float | None = None
-    losses: tuple[float, ...] = ()
-    """Losses of the newest reports, the newest last."""
-    per_s: float | None = None
-    unit: str = ""
-    of_forecast: float | None = None
-    waiting: float | None = None
-    exchanging: float | None = None
-    """Shares of the time, from 0 to 1, in which the reporting rank waits for data, and for the other nodes."""
-    is_before_restart: bool = False
-    """Whether no report has come since the newest restart."""
-    output: str = ""
-    """Progress read from the output, in words, where the program's own events report none."""
-    work: str = ""
-    """Optimizer steps and their speed, in words, where the program's own events report no steps."""
-    last_line: str = ""
-    """The newest log line of a rank, where it says more than steps do: before the first, and while none comes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointView:
     """The newest verified checkpoint of the leading rank's node."""
 
@@ -206,7 +175,11 @@ class RunView:
     user: str = ""
     started_at: str = ""
     restarts: int = 0
-    progress: ProgressFigures
+    progress: RunProgress
+    """Without a remaining time, too, while a node is silent; with a last line where it says more than steps do: before
+    the first, and while none comes."""
+    output: str = ""
+    """Progress read from the output, in words, where the program's own events report none."""
     nodes: tuple[NodeView, ...]
     timeline: tuple[TimelineEntry, ...]
     checkpoint: CheckpointView | None = None
@@ -216,6 +189,7 @@ def run_view(state: RunState, now: float) -> RunView:
     """The view of a run at this time, in seconds since 1970."""
     judged = verdict(state, now)
     figures = progress_of(state, judged.phase, now)
+    shown, output = _shown(figures, judged, state)
     run, plan = state.run, state.plan
     parts = [node.part for node in state.members]
     read = [part.by_our_clock(part.read_at) for part in parts if part.read_at is not None]
@@ -233,7 +207,8 @@ def run_view(state: RunState, now: float) -> RunView:
         user=printable(run.user if run else plan.user if plan else ""),
         started_at=printable(run.started_at if run else plan.started_at if plan else ""),
         restarts=state.restarts,
-        progress=_figures(figures, judged, state),
+        progress=shown,
+        output=output,
         nodes=_nodes(state, judged, figures, now),
         timeline=timeline_of(state),
         checkpoint=_checkpoint(state),
@@ -252,28 +227,19 @@ def condition_views(conditions: Iterable[Condition], run_id: str, now: float) ->
     )  # fmt: skip
 
 
-def _figures(figures: RunProgress, judged: Verdict, state: RunState) -> ProgressFigures:
-    age_s = figures.age_s or 0.0
+def _shown(known: RunProgress, judged: Verdict, state: RunState) -> tuple[RunProgress, str]:
+    """The figures for a screen, and what the output reports, in words."""
+    age_s = known.age_s or 0.0
     answer = not any(one.code is Code.NODE_SILENT for one in judged.conditions)
-    moves = judged.phase is Phase.RUNNING and answer and not figures.is_quiet
-    return ProgressFigures(
-        step=figures.step,
-        final_step=figures.final_step,
-        share=output_share(figures.printed) if figures.printed else figures.share,
-        step_age_s=figures.age_s if state.run else None,
-        remaining_s=figures.remaining_s if moves else None,
-        loss=figures.loss,
-        losses=figures.losses,
-        per_s=figures.per_s,
-        unit=printable(figures.unit),
-        of_forecast=figures.of_forecast,
-        waiting=figures.waiting,
-        exchanging=figures.exchanging,
-        is_before_restart=figures.is_before_restart,
-        output=output_words(figures.printed, running=moves, age_s=age_s),
-        work=figures.work,
-        last_line=printable(figures.last_line) if figures.is_quiet and judged.phase.is_active else "",
+    moves = judged.phase is Phase.RUNNING and answer and not known.is_quiet
+    figures = replace(
+        known,
+        age_s=known.age_s if state.run else None,
+        remaining_s=known.remaining_s if moves else None,
+        unit=printable(known.unit),
+        last_line=printable(known.last_line) if known.is_quiet and judged.phase.is_active else "",
     )
+    return figures, output_words(known.printed, running=moves, age_s=age_s)
 
 
 def _nodes(state: RunState, judged: Verdict, figures: RunProgress, now: float) -> tuple[NodeView, ...]:

@@ -12,11 +12,12 @@ from rich.text import Text
 from contract.resources import GpuUsage, ResourceUsage
 from orchestrator.render.bars import sparkline
 from orchestrator.state.phase import Phase
+from orchestrator.state.progress import RunProgress
 from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.node_table import COLUMNS, detail_lines, fitting, node_cells, node_table, ordered, orders
 from orchestrator.watch.run_lines import fault_lines, run_lines
 from orchestrator.watch.timeline import TimelineEntry
-from orchestrator.watch.views import ConditionView, NodeView, ProgressFigures, RunView
+from orchestrator.watch.views import ConditionView, NodeView, RunView
 from tests.unit.test_live_state import AT, Watched
 
 GPU = GpuUsage(
@@ -46,9 +47,9 @@ def nodes() -> tuple[NodeView, ...]:
 
 
 FIGURES: dict[str, Any] = {
-    "step": 1240, "final_step": 10000, "share": 0.124, "remaining_s": 7200.0, "loss": 2.345678,
+    "step": 1240, "final_step": 10000, "remaining_s": 7200.0, "loss": 2.345678,
     "losses": tuple(4.0 - n / 100 for n in range(200)), "per_s": 12345.6, "unit": "tokens", "of_forecast": 0.97,
-    "waiting": 0.12, "exchanging": 0.31, "step_age_s": 2.0,
+    "waiting": 0.12, "exchanging": 0.31, "age_s": 2.0,
 }  # fmt: skip
 SLOW = ConditionView(
     code="slow_compute", severity="warning", node="beta", text="beta takes 2.5 x the others' time",
@@ -57,9 +58,10 @@ SLOW = ConditionView(
 
 
 def run(figures: dict[str, Any] | None = None, **changes: Any) -> RunView:
+    given = dict(figures or {})
     values: dict[str, Any] = {
         "run_id": "gpt2-a3f9", "phase": Phase.RUNNING, "severity": "ok", "conditions": (), "nodes": (),
-        "timeline": (), "progress": ProgressFigures(**({} if figures is None else figures)),
+        "timeline": (), "output": given.pop("output", ""), "progress": RunProgress(**given),
     }  # fmt: skip
     return RunView(**{**values, **changes})
 
@@ -163,11 +165,11 @@ def test_what_is_not_known_is_shown_as_such() -> None:
 
     assert second() == "no step reported yet"
     assert second(Phase.FAILED) == "no step reported"
-    assert second(step=5, step_age_s=180.0) == "step 5 · last progress 3.0 min ago"
+    assert second(step=5, age_s=180.0) == "step 5 · last progress 3.0 min ago"
     assert second(step=5, is_before_restart=True) == "step 5 · before the restart"
     assert second(step=5, remaining_s=1e300) == "step 5"
-    assert second(work="1,204 optimizer steps · 3.1/s") == "1,204 optimizer steps · 3.1/s"
-    assert second(output="epoch 3/10   (read from its output)", work="7 optimizer steps") == (
+    assert second(optimizer_steps=1204, steps_per_s=3.1) == "1,204 optimizer steps · 3.1/s"
+    assert second(output="epoch 3/10   (read from its output)", optimizer_steps=7) == (
         "epoch 3/10   (read from its output) · 7 optimizer steps"
     )
     assert plain(run_lines(view(run=None, looked=False), 80))[0] == "looking for a run  3 of 5 nodes answer"

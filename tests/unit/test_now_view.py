@@ -59,9 +59,9 @@ def test_health_names_what_is_wrong_the_worst_first(
             {"output": "epoch 3/10 · step 120/400 · loss 2.31 · 12 min left   (read from its output)"},
             "epoch 3/10 · step 120/400 · from its output",
         ),
-        ({"work": "1,204 optimizer steps · 3.1/s"}, "1,204 optimizer steps · 3.1/s"),
+        ({"optimizer_steps": 1204, "steps_per_s": 3.1}, "1,204 optimizer steps · 3.1/s"),
         (
-            {"output": "epoch 3/10 · loss 2.31   (read from its output)", "work": "7 optimizer steps"},
+            {"output": "epoch 3/10 · loss 2.31   (read from its output)", "optimizer_steps": 7},
             "epoch 3/10 · from its output · 7 optimizer steps",
         ),
     ],
