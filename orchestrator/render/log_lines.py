@@ -32,9 +32,14 @@ def shared_line(shown: SharedLine, names: Sequence[str], *, width: int, several_
     """One line, with all of its writers where there are several."""
     from rich.text import Text
 
-    if not shown.is_shared:
-        return log_line(shown.line, width=width, several_ranks=several_ranks)
-    return Text.assemble((shown.label(names), "bold"), " ", printable(shown.text))
+    return Text.assemble(_head(shown, names, width, several_ranks), " ", printable(shown.text))
+
+
+def _head(shown: SharedLine, names: Sequence[str], width: int, several_ranks: bool) -> tuple[str, str]:
+    """The writers of a line, and their style."""
+    if shown.is_shared:
+        return shown.label(names), "bold"
+    return _writer(shown.line, width, several_ranks), colour_of(shown.line.node_rank)
 
 
 def log_line(said: RunLine, *, width: int, several_ranks: bool = False) -> Text:
@@ -198,31 +203,26 @@ class LogPrinter:
             self._write(shown)
 
     def _write(self, shown: SharedLine) -> None:
-        said, context = shown.line, shown.context
+        said = shown.line
         if self._as_json:
-            write_plain(log_json(said, context=context))
+            write_plain(log_json(said, context=shown.context))
             return
         if self._raw and (state := self._redraw(said)):
-            said = replace(said, text=state)
-        if said.event is not None:  # `--json` shows events
+            shown = replace(shown, line=replace(said, text=state))
+        elif said.event is not None:  # `--json` shows events
             return
-        drawn_by = said.node, said.rank
-        if said is shown.line and self._redrawn.get(drawn_by) == said.text:
-            del self._redrawn[drawn_by]  # the last state of a bar, which was shown when it was drawn
+        elif self._redrawn.get((said.node, said.rank)) == said.text:
+            del self._redrawn[said.node, said.rank]  # the last state of a bar, which was shown when it was drawn
             return
-        said = replace(said, text=shown.text) if shown.is_shared else said
-        several = shown.label(self._names) if shown.is_shared else ""
         time = f"{printable(stamp(said.time))} " if self._timestamps else ""
+        head, text = _head(shown, self._names, self._width, self._several_ranks), printable(shown.text)
         if self._console is None:
-            writer = several or _writer(said, self._width, self._several_ranks)
-            write_plain(f"{time}{writer} {printable(said.text)}")
+            write_plain(f"{time}{head[0]} {text}")
             return
         from rich.text import Text
 
-        line = log_line(said, width=self._width, several_ranks=self._several_ranks)
-        if several:
-            line = Text.assemble((several, "bold"), " ", printable(said.text))
-        if context:
+        line = Text.assemble(head, " ", text)
+        if shown.context:
             line.stylize("dim")
         self._console.print(Text.assemble(time, line))
 

@@ -10,7 +10,11 @@ const STEPS = Array.from({ length: 30 }, (_, n) => [1, 2, 5][n % 3] * 10 ** Math
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000, 4320000];
 const charts = new Set();
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// A canvas takes no light-dark(): the root, which has no outline, resolves a variable to the color of the theme.
+function css(name) {
+  document.documentElement.style.outlineColor = `var(${name})`;
+  return getComputedStyle(document.documentElement).outlineColor;
+}
 
 const compact = (value) => {
   for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
