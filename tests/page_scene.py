@@ -260,5 +260,5 @@ def played_parts(watch: PlayedWatch, perform: Any = None, *, interval_s: float =
     actions = PageActions(perform or (lambda _words, _hear: (0, "")))
     return WebParts(
         fleet=fleet, feed=feed, stream=LiveStream(feed, actions.data, interval_s=interval_s), actions=actions,
-        curves=RunCurves(), list=RunList(), project="orch", version="0.1.0",
+        curves=RunCurves(), list=RunList(), project="orch",
     )  # fmt: skip

@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.context import known_nodes, load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, RunArgument
-from orchestrator.cli.report import installed_version, say, write_line
+from orchestrator.cli.report import say, write_line
 from orchestrator.specs.errors import EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def _serve(chosen: _Chosen, address: WebAddress, listening: socket.socket, *, op
     from orchestrator.watch.server.serving import serve, web_parts
 
     parts = web_parts(
-        chosen.specs, chosen.run, project=chosen.project, inventory=chosen.inventory, version=installed_version(),
-        some=chosen.some,
+        chosen.specs, chosen.run, project=chosen.project, inventory=chosen.inventory, some=chosen.some,
     )  # fmt: skip
     token, port = secrets.token_urlsafe(24), listening.getsockname()[1]
     url = address.url(port, token)

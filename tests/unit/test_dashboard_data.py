@@ -20,14 +20,14 @@ from contract.events import StepDone
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.render.findings import DoctorReport, doctor_data
-from orchestrator.specs.errors import ConfigError, ConflictError, NodeUnreachableError
+from orchestrator.specs.errors import ConflictError, NodeUnreachableError
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.plain import as_json as page_json
 from orchestrator.watch.plain import shown
 from orchestrator.watch.server import logs as web_logs
-from orchestrator.watch.server.actions import KEPT, PageActions
+from orchestrator.watch.server.actions import KEPT
 from orchestrator.watch.server.address import web_address
 from orchestrator.watch.server.app import WebParts, web_app
 from orchestrator.watch.server.fleet import Refreshed, WatchedFleet
@@ -333,7 +333,7 @@ def test_checkpoints_and_runs_of_the_nodes() -> None:
 def test_ranks_on_nodes_that_were_not_chosen_are_not_lost() -> None:
     here = lan.lan(*lan.NAMES[:3], ends_with=None)
     launch(here.nodes, lan.plan(lan.NAMES[:3]))
-    parts = web_parts([lan.spec("alpha")], None, project="orch", inventory=None, version="", some=True)
+    parts = web_parts([lan.spec("alpha")], None, project="orch", inventory=None, some=True)
     with connecting_by(here.connect), parts.fleet.watching() as watch:
         found = until(parts.fleet.runs.newest, lambda runs: runs)
         assert watch._some
@@ -383,31 +383,14 @@ def ended(parts: WebParts) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("verb", "words"), [("stop", ("stop", RUN, "--yes")), ("restart", ("restart", RUN, "--yes", "--detach"))]
 )
-def test_an_action_needs_the_second_click(
+def test_an_action_runs_the_command_of_its_name(
     client: TestClient, parts: WebParts, performed: Performed, verb: str, words: tuple[str, ...]
 ) -> None:
-    asked = client.post(f"/api/runs/{RUN}/{verb}", json={}).json()
-    assert RUN in asked["question"]
-    assert performed.words == []
-    answer = client.post(f"/api/runs/{RUN}/{verb}", json={"confirm": asked["confirm"]})
-    assert answer.status_code == 202
+    assert client.post(f"/api/runs/{RUN}/{verb}", json={}).status_code == 202
     (action,) = ended(parts)
     assert performed.words == [words]
     assert (action["verb"], action["run_id"], action["code"]) == (verb, RUN, 0)
     assert action["lines"] == [f"stopping {words[-1]}"]
-    again = client.post(f"/api/runs/{RUN}/{verb}", json={"confirm": asked["confirm"]})
-    assert again.status_code == 404
-    assert len(performed.words) == 1
-
-
-@pytest.mark.parametrize("confirm", ["", "x", 1, {"a": 1}])
-def test_a_confirmation_that_was_not_asked_for(client: TestClient, performed: Performed, confirm: object) -> None:
-    assert client.post(f"/api/runs/{RUN}/stop", json={"confirm": confirm}).status_code == 404
-    other = client.post("/api/runs/other-1/stop", json={}).json()["confirm"]
-    assert client.post(f"/api/runs/{RUN}/stop", json={"confirm": other}).status_code == 404
-    restart = client.post(f"/api/runs/{RUN}/restart", json={}).json()["confirm"]
-    assert client.post(f"/api/runs/{RUN}/stop", json={"confirm": restart}).status_code == 404
-    assert performed.words == []
 
 
 @pytest.mark.parametrize(
@@ -421,14 +404,13 @@ def test_400_for_what_is_no_run_or_no_action(client: TestClient, path: str) -> N
 def test_400_for_a_body_that_is_no_object(client: TestClient, body: bytes) -> None:
     answer = client.post(f"/api/runs/{RUN}/stop", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
-    assert client.post(f"/api/runs/{RUN}/stop", data={"confirm": "x"}).status_code == 400
+    assert client.post(f"/api/runs/{RUN}/stop", data={"x": "y"}).status_code == 400
 
 
 def test_one_action_on_a_run_at_a_time(client: TestClient, parts: WebParts, performed: Performed) -> None:
     performed.may_end.clear()
-    keys = [client.post(f"/api/runs/{RUN}/stop", json={}).json()["confirm"] for _ in range(2)]
-    assert client.post(f"/api/runs/{RUN}/stop", json={"confirm": keys[0]}).status_code == 202
-    busy = client.post(f"/api/runs/{RUN}/stop", json={"confirm": keys[1]})
+    assert client.post(f"/api/runs/{RUN}/stop", json={}).status_code == 202
+    busy = client.post(f"/api/runs/{RUN}/stop", json={})
     assert (busy.status_code, "another action" in busy.json()["error"]) == (409, True)
     performed.may_end.set()
     ended(parts)
@@ -439,10 +421,9 @@ def test_an_action_that_is_running_is_never_forgotten(parts: WebParts, performed
     performed.may_end.clear()
     actions = parts.actions
     for number in range(KEPT + 2):
-        actions.confirm("stop", f"r-{number}", actions.ask("stop", f"r-{number}", user="")["confirm"])
-    again = actions.ask("stop", "r-0", user="")["confirm"]
+        actions.begin("stop", f"r-{number}")
     with pytest.raises(ConflictError, match="another action on r-0 is running"):
-        actions.confirm("stop", "r-0", again)
+        actions.begin("stop", "r-0")
     performed.may_end.set()
     assert len(ended(parts)) == KEPT + 2
     actions.examine()
@@ -471,14 +452,3 @@ def test_the_check_of_the_machines(client: TestClient, parts: WebParts, performe
     client.post("/api/findings", json={})
     assert ended(parts)[-1]["code"] == 4
     assert client.get("/api/findings").json()["findings"]["findings"] == folded  # the last one that was made
-
-
-def test_a_question_is_forgotten_after_a_minute() -> None:
-    now, performed = [0.0], Performed()
-    actions = PageActions(performed, clock=lambda: now[0])
-    key = actions.ask("stop", RUN, user="bea\x1b[1m")
-    assert "which bea launched" in key["question"]
-    now[0] = 61.0
-    with pytest.raises(ConfigError, match="not valid any more"):
-        actions.confirm("stop", RUN, key["confirm"])
-    assert performed.words == []

@@ -143,7 +143,7 @@ def test_a_fleet_of_fake_machines_with_a_run(quick: None) -> None:
     launch(here.nodes, lan.plan(THREE))
     here.nodes["gamma"].answers[("sh", "-c", usage_probe.SCRIPT, "*")] = NodeUnreachableError("off", node="gamma")
     with connecting_by(here.connect):
-        parts = web_parts([lan.spec(name) for name in THREE], None, project="orch", inventory=None, version="")
+        parts = web_parts([lan.spec(name) for name in THREE], None, project="orch", inventory=None)
         with serving(parts) as browser:
             shown = browser.until(lambda shown: shown["run"] and shown["run"]["step"] and shown["nodes"][2]["silent"])
     assert (shown["run"]["state"], shown["run"]["step"], shown["run"]["progress"]) == ("running", 7, 0.1)
@@ -152,7 +152,7 @@ def test_a_fleet_of_fake_machines_with_a_run(quick: None) -> None:
 
 def test_a_run_that_is_not_there_is_said(quick: None) -> None:
     with connecting_by(lan.lan(*THREE).connect):
-        parts = web_parts([lan.spec(name) for name in THREE], "nowhere", project="orch", inventory=None, version="")
+        parts = web_parts([lan.spec(name) for name in THREE], "nowhere", project="orch", inventory=None)
         with serving(parts) as browser:
             shown = browser.until(lambda shown: shown["problem"])
     assert "no run nowhere" in shown["problem"]["message"]
@@ -170,7 +170,7 @@ def test_an_action_is_part_of_the_snapshot(quick: None) -> None:
     parts = played_parts(PlayedWatch(THREE, pause_s=0.02), perform, interval_s=3600)
     with serving(parts) as browser, browser.stream() as snapshots:
         next(snapshots)
-        parts.actions.confirm("stop", "x", parts.actions.ask("stop", "x", user="")["confirm"])
+        parts.actions.begin("stop", "x")
         shown = next(one for one in snapshots if one["actions"] and one["actions"][0]["lines"])
         assert (shown["actions"][0]["code"], shown["actions"][0]["lines"]) == (None, ["stopping run x"])
         may_end.set()

@@ -1,50 +1,43 @@
-// Stop and restart: the first click asks the server for its question, the second one sends the question's key back.
+// Stop and restart, with a question before; and the check of the machines.
 
 import { post } from "./api.js";
 import { clock, el, patch } from "./dom.js";
 
-const WORDS = { stop: "Stop the run", restart: "Restart the run" };
+const WORDS = {
+  stop: ["Stop the run", (run) => `Stop run ${run} on all its nodes? A last checkpoint is written first.`],
+  restart: ["Restart the run", (run) => `Stop run ${run} with a checkpoint and start it again from there?`],
+};
 const KEPT_S = 600;
 
-export async function click(verb, run) {
-  try {
-    const path = `/api/runs/${encodeURIComponent(run)}/${verb}`;
-    const asked = await post(path);
-    ask(asked.question, asked.line, WORDS[verb], () => post(path, { confirm: asked.confirm }));
-  } catch (error) {
-    say("That is not possible", error.message);
-  }
-}
-
-export async function examine() {
-  try {
-    await post("/api/findings");
-  } catch (error) {
-    say("That is not possible", error.message);
-  }
-}
-
-function ask(question, line, word, proceed) {
+// Ask before an action on a run; proceed only by a second click.
+export function click(verb, run, user) {
+  const [word, question] = WORDS[verb];
   const dialog = document.getElementById("dialog");
   const no = el("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
   const yes = el("button", {
     type: "button", class: "danger",
-    onclick: async () => {
+    onclick: () => {
       dialog.close();
-      try {
-        await proceed();
-      } catch (error) {
-        say("That is not possible", error.message);
-      }
+      send(`/api/runs/${encodeURIComponent(run)}/${verb}`);
     },
   }, word);
   dialog.replaceChildren(
-    el("h2", { id: "dialog-title" }, question),
-    el("p", { class: "soft" }, "The same as ", el("code", {}, line)),
+    el("h2", { id: "dialog-title" }, question(user ? `${run}, which ${user} launched,` : run)),
+    el("p", { class: "soft" }, "The same as ", el("code", {}, `orch ${verb} ${run}`)),
     el("p", { class: "buttons" }, no, yes),
   );
   dialog.showModal();
   no.focus();
+}
+
+export const examine = () => send("/api/findings");
+
+async function send(path) {
+  try {
+    await post(path);
+  } catch (error) {
+    say("That is not possible", error.message);
+  }
 }
 
 export function say(title, ...texts) {

@@ -10,12 +10,8 @@ export async function get(path, parameters = {}) {
   return answer(await fetch(`${path}?${query}`, { headers: { accept: "application/json" } }));
 }
 
-export async function post(path, body = {}) {
-  return answer(
-    await fetch(path, {
-      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body),
-    }),
-  );
+export async function post(path) {
+  return answer(await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: "{}" }));
 }
 
 async function answer(response) {

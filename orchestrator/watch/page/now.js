@@ -71,8 +71,8 @@ function runCard(snapshot) {
       el("h1", {}, pill(run.state), " ", el("a", { href: `#/run/${run.run_id}`, class: "mono" }, run.run_id)),
       el(
         "p", { class: "buttons" },
-        active ? el("button", { type: "button", onclick: () => click("restart", run.run_id) }, "Restart…") : null,
-        active ? el("button", { type: "button", class: "danger", onclick: () => click("stop", run.run_id) }, "Stop…") : null,
+        active ? el("button", { type: "button", onclick: () => click("restart", run.run_id, run.user) }, "Restart…") : null,
+        active ? el("button", { type: "button", class: "danger", onclick: () => click("stop", run.run_id, run.user) }, "Stop…") : null,
       ),
     ),
     el("p", { class: "soft line", title: run.command }, el("code", {}, run.command || "command unknown")),

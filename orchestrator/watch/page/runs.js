@@ -128,8 +128,8 @@ export function run(root, parameters, id) {
     const active = own === live && live.active;
     return [
       el("a", { class: "button", href: `#/logs?run=${encodeURIComponent(data.run_id)}` }, "Logs"),
-      active ? el("button", { type: "button", onclick: () => click("restart", data.run_id) }, "Restart…") : null,
-      active ? el("button", { type: "button", class: "danger", onclick: () => click("stop", data.run_id) }, "Stop…") : null,
+      active ? el("button", { type: "button", onclick: () => click("restart", data.run_id, live.user) }, "Restart…") : null,
+      active ? el("button", { type: "button", class: "danger", onclick: () => click("stop", data.run_id, live.user) }, "Stop…") : null,
     ];
   }
 

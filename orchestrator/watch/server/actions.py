@@ -1,9 +1,8 @@
-"""Stop, restart, and the check of the machines: the commands of the command line, started by a second click."""
+"""Stop, restart, and the check of the machines: the commands of the command line, started by a page."""
 
 from __future__ import annotations
 
 import re
-import secrets
 import subprocess
 import sys
 import time
@@ -15,16 +14,14 @@ from threading import Lock, Thread
 from typing import Any
 
 from orchestrator.render.printable import printable
-from orchestrator.specs.errors import ConfigError, ConflictError, UsageError
+from orchestrator.specs.errors import ConflictError, UsageError
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.run import RUN_ID
 from orchestrator.watch.plain import shown
 
-VERBS = {"stop": ("stop", "--yes"), "restart": ("restart", "--yes", "--detach")}
-"""Words of the commands that need a second click; the run follows them."""
+VERBS = {"stop": ("--yes",), "restart": ("--yes", "--detach")}
+"""Commands on a run, and the words that follow it: the page has asked."""
 DOCTOR = ("doctor", "--json")
-ASKED_S = 60.0
-"""How long a first click is remembered."""
 KEPT, LINES, LONGEST = 10, 40, 500
 """Newest actions, besides older ones that are running; newest lines of each, and their characters."""
 MOST_OUTPUT = 4 * 1024 * 1024
@@ -51,47 +48,21 @@ class PageAction:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Question:
-    verb: str
-    run_id: str
-    until: float
-
-
 class PageActions:
-    """Actions that pages ask for: first a question, then, with its key, the command."""
+    """Actions that pages ask for."""
 
-    def __init__(self, perform: Perform, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._perform, self._clock, self._lock = perform, clock, Lock()
-        self._questions: dict[str, _Question] = {}
+    def __init__(self, perform: Perform) -> None:
+        self._perform, self._lock = perform, Lock()
         self._actions: list[PageAction] = []
         self._number = 0
         self.findings: dict[str, Any] | None = None
         """The newest answer of the check of the machines: that of `orch doctor --json`, with the findings folded."""
 
-    def ask(self, verb: str, run_id: str, *, user: str) -> dict[str, str]:
-        """Question before an action, and the key that confirms it. `user`: of the run, if that is another one."""
+    def begin(self, verb: str, run_id: str) -> PageAction:
+        """Start an action on a run. UsageError: it is none."""
         if verb not in VERBS or not re.fullmatch(RUN_ID, run_id):
             raise UsageError(f"{verb} {run_id}: no action")
-        whose = f", which {printable(user)} launched," if user else ""
-        what = {
-            "stop": f"Stop run {run_id}{whose} on all its nodes? A last checkpoint is written first.",
-            "restart": f"Stop run {run_id}{whose} with a checkpoint and start it again from there?",
-        }[verb]
-        key = secrets.token_urlsafe(16)
-        with self._lock:
-            now = self._clock()
-            self._questions = {old: one for old, one in self._questions.items() if one.until > now}
-            self._questions[key] = _Question(verb=verb, run_id=run_id, until=now + ASKED_S)
-        return {"question": what, "confirm": key, "line": f"orch {verb} {run_id}"}
-
-    def confirm(self, verb: str, run_id: str, key: str) -> PageAction:
-        """Start the action that was asked for. ConfigError: the key is not that of its question, or is too old."""
-        with self._lock:
-            asked = self._questions.pop(key, None)
-            if asked is None or (asked.verb, asked.run_id) != (verb, run_id) or asked.until <= self._clock():
-                raise ConfigError("this confirmation is not valid any more", hint="click again")
-        return self._begin(verb, run_id, (*VERBS[verb][:1], run_id, *VERBS[verb][1:]))
+        return self._begin(verb, run_id, (verb, run_id, *VERBS[verb]))
 
     def examine(self) -> PageAction:
         """Start the check of all machines, which changes nothing on them."""

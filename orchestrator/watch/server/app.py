@@ -1,4 +1,4 @@
-"""Routes of the page: files of the package, the stream, data, and the two clicks of an action."""
+"""Routes of the page: files of the package, the stream, data, and actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.store.run_record import record_of
 from orchestrator.watch.evidence import recorded_evidence
 from orchestrator.watch.plain import as_json
 from orchestrator.watch.run_view import RESOURCES, cause_view, only
-from orchestrator.watch.server.actions import PageActions
+from orchestrator.watch.server.actions import PageAction, PageActions
 from orchestrator.watch.server.address import WebAddress
 from orchestrator.watch.server.fleet import WatchedFleet
 from orchestrator.watch.server.guard import RequestGuard
@@ -57,7 +57,6 @@ class WebParts:
     curves: RunCurves
     list: RunList
     project: str
-    version: str
 
 
 def web_app(parts: WebParts, address: WebAddress, token: str) -> Starlette:
@@ -141,9 +140,7 @@ class _Routes:
         self._parts = parts
 
     def about(self, _request: Request) -> dict[str, Any]:
-        names = [spec.name for spec in self._parts.fleet.specs]
-        return {"project": self._parts.project, "version": self._parts.version, "nodes": names,
-                "run": self._parts.fleet.run}  # fmt: skip
+        return {"project": self._parts.project}
 
     async def live(self, _request: Request) -> Response:
         stream = self._parts.stream
@@ -196,28 +193,19 @@ class _Routes:
         return {"findings": self._parts.actions.findings}
 
     async def act(self, request: Request) -> Response:
-        """The first click: the question, and its key. The second click brings the key."""
-        run, verb = request.path_params["run"], request.path_params["verb"]
-        try:
-            key = (await _body(request)).get("confirm")
-            if key is not None:
-                return _accepted(self._parts.actions.confirm(verb, run, str(key)).number)
-            listed = await to_thread.run_sync(self._parts.list.data, self._parts.fleet.runs.answer)  # it reads records
-            known = listed["runs"]
-            user = next((row["stranger"] for row in known if row["run_id"] == run), "")
-            return Response(as_json(self._parts.actions.ask(verb, run, user=user)), media_type="application/json")
-        except OrchError as error:
-            return _failure(error)
+        return await _accepted(request, lambda path: self._parts.actions.begin(path["verb"], path["run"]))
 
     async def examine(self, request: Request) -> Response:
-        try:
-            await _body(request)
-            return _accepted(self._parts.actions.examine().number)
-        except OrchError as error:
-            return _failure(error)
+        return await _accepted(request, lambda _path: self._parts.actions.examine())
 
 
-def _accepted(number: int) -> Response:
+async def _accepted(request: Request, begin: Callable[[dict[str, str]], PageAction]) -> Response:
+    """The answer to an action that has begun, or the error that keeps it from beginning."""
+    try:
+        await _require_object(request)
+        number = begin(request.path_params).number
+    except OrchError as error:
+        return _failure(error)
     return Response(as_json({"action": number}), status_code=HTTPStatus.ACCEPTED, media_type="application/json")
 
 
@@ -225,8 +213,8 @@ def _words(request: Request, key: str) -> list[str]:
     return [word for word in request.query_params.get(key, "").split(",") if word]
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    """The JSON object of a small body. UsageError: it is none."""
+async def _require_object(request: Request) -> None:
+    """Read the body. UsageError: it is not a small JSON object, as forms of other sites cannot send it."""
     read = b""
     async for part in request.stream():
         read += part
@@ -238,4 +226,3 @@ async def _body(request: Request) -> dict[str, Any]:
         values = None
     if not isinstance(values, dict) or not request.headers.get("content-type", "").startswith("application/json"):
         raise UsageError("expected a JSON object")
-    return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 import zlib
@@ -134,9 +133,6 @@ class RunList:
             if row["run_id"] in history:
                 row |= self._newest(row["run_id"])
         silent = {name: error.message for name, error in found.unreachable.items()} if found else {}
-        own = getpass.getuser()
-        for row in rows[:MOST_RUNS]:
-            row["stranger"] = row["user"] if row["user"] not in ("", own) else ""
         data = {"runs": rows[:MOST_RUNS], "more": max(0, len(rows) - MOST_RUNS), "unreachable": silent}
         return {**shown(data), "asked": found is not None}
 

@@ -38,7 +38,6 @@ def web_parts(
     *,
     project: str,
     inventory: Path | None,
-    version: str,
     some: bool = False,
 ) -> WebParts:
     """All that the page shows; nothing is asked yet. `some`: as of `find_runs`."""
@@ -52,7 +51,6 @@ def web_parts(
         curves=RunCurves(),
         list=RunList(),
         project=project,
-        version=version,
     )
 
 
