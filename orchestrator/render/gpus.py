@@ -45,12 +45,13 @@ def _folded_rows(nodes: Sequence[NodeGpus], *, wide: bool) -> Iterator[tuple[str
 def _gpu(gpu: GpuFacts) -> str:
     capability = f", {gpu.compute_capability[0]}.{gpu.compute_capability[1]}" if gpu.compute_capability else ""
     cuda = f", CUDA {gpu.cuda_version}" if gpu.cuda_version else ""
+    errors = f" ({gpu.ecc_uncorrected} uncorrected)" if gpu.ecc_uncorrected else ""
     lines = [
         f"{gpu.name or 'a GPU without a name'}{capability}",
         f"driver {gpu.driver_version or '?'}{cuda}",
         f"{_number(gpu.memory_used_mib)} / {_number(gpu.memory_total_mib)} MiB, {_number(gpu.utilization_percent)} %,"
         f" {_number(gpu.temperature_c)} °C, {_number(gpu.power_draw_w)} / {_number(gpu.power_limit_w)} W",
-        f"ECC {_ecc(gpu)}, MIG {_switch(gpu.mig_enabled)}",
+        f"ECC {_switch(gpu.ecc_enabled)}{errors}, MIG {_switch(gpu.mig_enabled)}",
         gpu.uuid,
     ]
     lines += [f"pid {p.pid} {p.name.rsplit('/', 1)[-1][:24]} {_number(p.used_memory_mib)} MiB" for p in gpu.processes]
@@ -115,8 +116,3 @@ def _number(value: float | None) -> str:
 
 def _switch(value: bool | None) -> str:
     return "–" if value is None else "on" if value else "off"
-
-
-def _ecc(gpu: GpuFacts) -> str:
-    errors = f" ({gpu.ecc_uncorrected} uncorrected)" if gpu.ecc_uncorrected else ""
-    return f"{_switch(gpu.ecc_enabled)}{errors}"

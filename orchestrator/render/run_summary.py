@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from contract.cost_model.units import duration
@@ -53,17 +53,12 @@ def _of_forecast(report: RunReport) -> str:
     return f"{100 * report.measured_per_s / predicted:.0f} %" if report.measured_per_s and predicted else ""
 
 
-def better(name: str) -> Callable[..., tuple[float, float]] | None:
-    """`min` or `max`, where one end of the figure is the better one."""
-    if name.endswith(LOWER_IS_BETTER):
-        return min
-    return max if name.endswith(HIGHER_IS_BETTER) else None
-
-
 def best(curve: Curve) -> tuple[float, float] | None:
     """Step and value of its best point; None for a figure without a better end."""
-    choose = better(curve.name)
-    return choose(zip(curve.x, curve.y, strict=True), key=lambda point: point[1]) if choose else None
+    points = zip(curve.x, curve.y, strict=True)
+    if curve.name.endswith(LOWER_IS_BETTER):
+        return min(points, key=lambda point: point[1])
+    return max(points, key=lambda point: point[1]) if curve.name.endswith(HIGHER_IS_BETTER) else None
 
 
 def figure_rows(report: RunReport) -> Iterator[Row]:

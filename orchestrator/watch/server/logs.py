@@ -12,6 +12,7 @@ from typing import Any
 from contract.log_lines import EVENT_MARK
 from orchestrator.checks.line_levels import LineLevel, levels_newest_first, near_level
 from orchestrator.render.printable import printable
+from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store.run_record import RunRecord, all_records
 from orchestrator.store.search import Needles, words
@@ -78,7 +79,7 @@ def log_page(record: RunRecord, wanted: LinesWanted, clock: Callable[[], float] 
     return {
         "run_id": record.run_id,
         "nodes": list(record.names),
-        "lines": [_data(line, level) for line, level in reversed(found)],
+        "lines": [{**_data(line), "level": level.value} for line, level in reversed(found)],
         "reached": found[-1][0].time if more else budget.reached,
     }
 
@@ -98,12 +99,11 @@ def _lines(record: RunRecord, wanted: LinesWanted, budget: _Budget) -> Iterator[
             yield line, level
 
 
-def _data(line: RunLine, level: LineLevel) -> dict[str, Any]:
+def _data(line: RunLine | SearchResult) -> dict[str, Any]:
     return {
         "time": printable(line.time),
         "node": printable(line.node),
         "rank": line.rank,
-        "level": level.value,
         "text": printable(line.text[:LONGEST]),
     }
 
@@ -113,10 +113,5 @@ def search_page(text: str, clock: Callable[[], float] = time.monotonic) -> dict[
     budget, found = _Budget(clock), list[dict[str, Any]]()
     with suppress(_TimeIsUp):
         for result in islice(search_runs(all_records(), text.split(), at_segment=budget.look), MOST_LINES):
-            found.append(
-                {
-                    "run_id": result.run_id, "time": printable(result.time), "node": printable(result.node),
-                    "rank": result.rank, "text": printable(result.text[:LONGEST]),
-                }
-            )  # fmt: skip
+            found.append({"run_id": result.run_id, **_data(result)})
     return {"results": found, "complete": not budget.reached and len(found) < MOST_LINES}
