@@ -58,7 +58,7 @@ class Table:
         filled = [n for n in range(len(self.columns)) if any(row[n] for row in rows)]
         shown = [n for n in filled if self.wide or not self.columns[n].wide]
         titles = {n: len(self.columns[n].title) for n in shown}
-        needed = {n: max(titles[n], *(_width(row[n]) for row in rows)) for n in shown}
+        needed = {n: max(titles[n], *(line.cell_len for row in rows for line in row[n].split("\n"))) for n in shown}
         widths = {n: min(needed[n], max(titles[n], WRAPPED) if self.columns[n].wraps else needed[n]) for n in shown}
         while (spare := options.max_width + GAP - sum(widths[n] + GAP for n in shown)) < 0 and not self.wide:
             drops = {self.columns[n].drop: n for n in shown}
@@ -83,10 +83,6 @@ def _text(cell: Cell, style: str) -> Text:
     if isinstance(cell, Text):
         return cell
     return Text("\n".join(map(printable, cell.split("\n"))), style)
-
-
-def _width(cell: Text) -> int:
-    return max((line.cell_len for line in cell.split("\n")), default=0)
 
 
 def _row(cells: Sequence[Text], columns: Sequence[tuple[int, bool]]) -> Iterator[Text]:

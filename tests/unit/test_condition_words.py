@@ -18,7 +18,7 @@ from tests.unit.test_one_verdict import state_of
 ROOT = Path(__file__).parents[2]
 WITHOUT_COMMAND = {Code.SLOW_DATA}
 """Conditions against which no command helps."""
-READERS = {"orchestrator/watch/words.py", "orchestrator/watch/node_view.py", "orchestrator/watch/fleet_view.py"}
+READERS = {"orchestrator/watch/words.py", "orchestrator/watch/views.py", "orchestrator/watch/fleet_view.py"}
 """Modules that may tell codes apart: their words, the word in the row of a node, what a screen groups."""
 
 

@@ -14,7 +14,6 @@ ELSEWHERE = {
     "checks/line_levels.py": "a line that holds a fault has the level of an error",
     "cli/launching/view.py": "a state of a progress bar is a line",
     "render/log_lines.py": "a state of a progress bar is a line",
-    "render/outputs.py": "the words for one event, where lines are followed",
     "render/recovery.py": "the words for one event, where lines are followed",
     "watch/timeline.py": "the words for one event, in the order of time",
     "fleet/runs/load_state.py": "the kinds that are loaded, and the line at which the search for a forecast ends",

@@ -33,12 +33,7 @@ REQUEST_S = 10.0
 
 
 def web_parts(
-    specs: Sequence[NodeSpec],
-    run: str | None,
-    *,
-    project: str,
-    inventory: Path | None,
-    some: bool = False,
+    specs: Sequence[NodeSpec], run: str | None, *, project: str, inventory: Path | None, some: bool = False
 ) -> WebParts:
     """All that the page shows; nothing is asked yet. `some`: as of `find_runs`."""
     fleet, actions = WatchedFleet(specs, project, run, some=some), PageActions(perform_here(inventory))
