@@ -148,7 +148,7 @@ def test_a_monitor_shows_it_with_its_losses_and_one_warning() -> None:
     ]
     watched.write("alpha", StepDone(step=5, loss=1.0))
     own = watched.run.progress
-    assert (own.output, own.step, own.loss) == ("", 5, 1.0)
+    assert (watched.run.output, own.step, own.loss) == ("", 5, 1.0)
 
 
 def history(*lines: RunLine) -> RunHistory:
