@@ -246,6 +246,25 @@ def failed_rank() -> Stream:
     return s
 
 
+def restarted_by_its_engine() -> Stream:
+    """A failed run whose containers the engine starts again, each of which ends at once with the same report."""
+    s = trained(50)
+    end = Finished(outcome="user", exit_code=1, reason="ValueError: shapes")
+    s.agents(11, end)
+    for second in (11.2, 12.2, 13.2):
+        s.end(second, 1, "gamma")
+        s.run(second + 0.3, member("alpha", "restarting"), member("beta"), member("gamma"))
+        s.agents(second + 0.6, end)
+    return s
+
+
+def end_by_the_coordinator() -> Stream:
+    """The coordinator has ended the run, and the agents are about to report it."""
+    s = trained(50)
+    s.event(11, "alpha", Finished(outcome="user", exit_code=1, node="beta", reason="ValueError: shapes"))
+    return s
+
+
 def killed_container() -> Stream:
     """One container has ended while the others run."""
     s = trained()
@@ -598,6 +617,12 @@ CASES = (
     (good_end, Expected(at=73, phase="succeeded", step=600)),
     (recorded_end, Expected(at=91, phase="succeeded", step=600)),
     (failed_rank, Expected(at=13, phase="failed", severity="error", codes=("container_failed",), step=50)),
+    (end_by_the_coordinator, Expected(at=12, phase="failed", severity="error", step=50)),
+    (restarted_by_its_engine, Expected(at=15, phase="failed", severity="error", step=50)),
+    (
+        restarted_by_its_engine,
+        Expected(at=40, phase="failed", severity="error", codes=("still_running",), step=50),
+    ),
     (killed_container, Expected(at=15, phase="running", severity="error", codes=("container_failed",), step=110)),
     (quiet_node, Expected(at=20, phase="running", step=110)),
     (quiet_node, Expected(at=29, phase="running", severity="warning", codes=("node_silent",), step=110)),

@@ -66,6 +66,9 @@ class JobEngine(WithoutImages):
     def rename_and_keep(self, container: str, name: str) -> None:
         self._refuse(f"rename {container} to {name}")
 
+    def disable_restart(self, container: str) -> None:
+        self._refuse(f"change the restart policy of {container}")
+
     def container(self, container: str) -> ContainerFacts | None:
         return next((facts for facts in self.containers({}) if facts.id == container), None)
 

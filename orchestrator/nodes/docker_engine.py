@@ -204,6 +204,10 @@ class DockerEngine:
     def rename_and_keep(self, container: str, name: str) -> None:
         with self._asking(f"set container {container[:12]} aside") as api:
             api.rename(container, name)
+        self.disable_restart(container)
+
+    def disable_restart(self, container: str) -> None:
+        with self._asking(f"change the restart policy of container {container[:12]}") as api:
             api.update_container(container, restart_policy={"Name": "no"})
 
     @_again_if_lost

@@ -132,6 +132,10 @@ class FakeEngine:
         self._require_free(name)
         self._change(container, name=name)
 
+    def disable_restart(self, container: str) -> None:
+        self._called("disable_restart", container)
+        self._facts(container)
+
     def container(self, container: str) -> ContainerFacts | None:
         self._called("container", container)
         return next((facts for _, facts in self.made.values() if container in (facts.id, facts.name)), None)

@@ -154,6 +154,9 @@ class Engine(Protocol):
     def rename_and_keep(self, container: str, name: str) -> None:
         """Rename an ended container and keep it: a restart of its machine does not start it again."""
 
+    def disable_restart(self, container: str) -> None:
+        """Let a container end for good: the engine does not start it again."""
+
     def container(self, container: str) -> ContainerFacts | None: ...
 
     def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:

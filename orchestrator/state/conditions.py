@@ -11,7 +11,7 @@ from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import SlowRank, slow_ranks
 from orchestrator.specs.run import ACTIVE, State
 from orchestrator.state.condition import Code, Condition, Scalar, Severity
-from orchestrator.state.limits import ABSENT_S, NODE_SILENT_S, STUCK_S
+from orchestrator.state.limits import ABSENT_S, LEAVE_S, NODE_SILENT_S, STUCK_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import progress_of
 from orchestrator.state.run_state import NodeState, RunState
@@ -46,7 +46,7 @@ def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Conditi
     if phase in (*TRAINS, Phase.RESTARTING):
         yield from _peers(state, now)  # all ranks wait for a node that was lost
     yield from _nodes(state, phase, now)
-    yield from _containers(state, phase)
+    yield from _containers(state, phase, now)
     if phase.is_active and state.restarts:
         yield _restarted(state)
     yield from _record(state, phase)
@@ -204,7 +204,7 @@ def silent_since(node: NodeState, now: float) -> float | None:
     return answered if now - answered > NODE_SILENT_S else None
 
 
-def _containers(state: RunState, phase: Phase) -> Iterator[Condition]:
+def _containers(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
     for one in state.members:
         facts = one.container
         failed = facts is not None and facts.state is State.FAILED and facts.exit_code != STOPPED_CODE
@@ -215,11 +215,17 @@ def _containers(state: RunState, phase: Phase) -> Iterator[Condition]:
         if is_missing and phase.is_active:
             name = "" if one.name == "?" else one.name
             yield Condition(code=Code.CONTAINER_MISSING, severity="warning", node=name)
-        if phase in ENDED and facts and facts.state in ACTIVE:
+        if phase in ENDED and facts and facts.state in ACTIVE and not _is_leaving(state, one, now):
             yield Condition(code=Code.STILL_RUNNING, severity="warning", node=one.name)
     for foreign in state.foreign.values():
         values = {"attempt": foreign.attempt, "is_active": foreign.is_active}
         yield Condition(code=Code.FOREIGN_CONTAINER, severity="warning", node=foreign.node, values=values)
+
+
+def _is_leaving(state: RunState, node: NodeState, now: float) -> bool:
+    """Whether its agent, or the coordinator, has reported the end a moment ago."""
+    parts = [one.part for one in (node, state.coordinator) if one and one.part.finished]
+    return any(now - part.by_our_clock(part.read_at or now) < LEAVE_S for part in parts)
 
 
 # ── Record ────────────────────────────────────────────────────────────────────────────────────────────────────────────

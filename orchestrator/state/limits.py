@@ -11,6 +11,9 @@ LAUNCH_S = 3600.0
 RECENT_S = 300.0
 """Age of the newest recorded line up to which a run without a recorded end counts as active where no node is asked:
 agents write a line every ten seconds."""
+LEAVE_S = 10.0
+"""Seconds in which agents can exit after the first one reported the end; Docker may start one again, which ends at
+once."""
 STUCK_S = 300.0
 """Seconds after which a fault of the ranks, or a long wait for one, is one degree more severe."""
 NO_PROGRESS_S = 60.0

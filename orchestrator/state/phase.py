@@ -107,6 +107,8 @@ def _by_coordinator(state: RunState) -> Phase:
     coordinator = state.coordinator
     if coordinator is None:
         return Phase.RUNNING
+    if coordinator.part.finished and not state.is_job:  # of which a scheduler may start the agents again
+        return _outcome(coordinator.part.finished)
     if coordinator.part.is_restarting:
         return Phase.RESTARTING
     part = coordinator.part

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from contract.events import CheckpointWritten
 from orchestrator.specs.run import State
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunEvent, RunLine
+from orchestrator.state.limits import LEAVE_S
 from orchestrator.state.phase import STOPPED_CODE, has_ended
 from orchestrator.state.run_state import NodeState, RunState
 
 SETTLE_S = 1.5
 """Seconds between the first failure and the stop of its peers, in which these can report it."""
-LEAVE_S = 10.0
-"""Seconds in which agents can exit after the first one reported `finished`."""
 KILLED_S = 5.0
 """Seconds between the exit of a killed container and its next start: `orch stop` elsewhere removes it by then."""
 KILLED_CODES = (137, STOPPED_CODE, 255)
@@ -43,6 +42,14 @@ class StartContainer:
     """Start the container of this node: it was killed."""
 
     node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisableRestart:
+    """The coordinator has ended the run: the engines of these nodes are not to start it again. Without a supervisor
+    they do, and each of these starts ends at once."""
+
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +94,7 @@ class End:
     """All containers that can be seen have ended."""
 
 
-Decision = StartContainer | StopOthers | GiveUp | Replan | AddNodes | NoNodeAnswers | End
+Decision = StartContainer | DisableRestart | StopOthers | GiveUp | Replan | AddNodes | NoNodeAnswers | End
 Update = RunEvent | Decision
 """An event, or a decision that follows from one."""
 LAST = (GiveUp, Replan, AddNodes, NoNodeAnswers, End)
@@ -102,6 +109,7 @@ class Supervising:
     """Starts of the killed container of a node."""
     stop_others_at: float | None = None
     """When the remaining nodes are to be stopped: once the run has failed, later reports change nothing."""
+    restart_disabled: bool = False
     others_stopped: bool = False
     given_up: frozenset[str] = frozenset()
     """Nodes that were lost once the others were to be stopped: nothing stops them, even if they answer again."""
@@ -119,6 +127,8 @@ def decide(
         done = replace(done, given_up=done.given_up | {run_event.node})
     seen = _Situation(state, done, policy)
     done, decisions = _decide(seen, now)
+    if seen.is_ended and seen.running and not done.restart_disabled:
+        done, decisions = replace(done, restart_disabled=True), (DisableRestart(nodes=seen.running), *decisions)
     done = replace(done, stop_others_at=seen.stop_others_at)
     stopping = state.journal.stop is not None or done.stop_others_at is not None
     event = run_event.event if isinstance(run_event, RunLine) else None
@@ -150,6 +160,9 @@ class _Situation:
         self.running = tuple(name for name in self.open if name not in absent)
         self.is_stopped = any(one.part.stopped for one in members)
         coordinator = members[0].part if members else None
+        finished = coordinator.finished if coordinator else None
+        self.is_ended = finished is not None and finished.outcome != "done"
+        """Whether the coordinator has ended the run with an exit code for which an engine starts a container again."""
         known = coordinator.unresponsive if coordinator else {}
         self.unresponsive = {name: since for name, since in known.items() if name in self.nodes}
         self.progress = max((one.part.rank_seen_at for one in members), default=0.0)

@@ -172,7 +172,7 @@ def _without_container(node: NodeState, seen: float, *, is_silent: bool) -> None
 
 def _is_of_the_run(state: RunState, node: NodeState, container: str, attempt: int | None) -> bool:
     """Whether a container is one of the current attempt. A scheduler makes those of a job."""
-    if state.plan and state.plan.cluster:
+    if state.is_job:
         return attempt in (None, state.attempt)
     if attempt not in (None, state.attempt) or (node.name, container) in state.foreign:
         return False

@@ -227,8 +227,12 @@ class RunState:
     def is_ahead_of_record(self) -> bool:
         """Whether most nodes show a later attempt than the newest one that is recorded as started."""
         current = self.journal.current
-        of_a_job = bool(self.plan and self.plan.cluster)  # of which the scheduler makes the attempts
-        return bool(current and self.attempt is not None and self.attempt > current.number and not of_a_job)
+        return bool(current and self.attempt is not None and self.attempt > current.number and not self.is_job)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a job of a cluster, of which the scheduler makes the attempts."""
+        return bool(self.plan and self.plan.cluster)
 
     @property
     def is_superseded(self) -> bool:

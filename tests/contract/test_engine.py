@@ -225,6 +225,7 @@ def test_what_is_unknown_is_an_error_with_its_node(engine: Engine) -> None:
     for ask in (
         lambda: engine.start("no-such-container"),
         lambda: engine.rename_and_keep("no-such-container", "x"),
+        lambda: engine.disable_restart("no-such-container"),
         lambda: list(islice(engine.logs("no-such-container"), 1)),
         lambda: list(engine.save("orch-contract:nowhere")),
     ):

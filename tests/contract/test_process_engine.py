@@ -116,6 +116,15 @@ def test_it_gives_up_after_as_many_restarts_as_were_allowed(engine: ProcessEngin
     assert texts(engine, container) == ["try"] * 3
 
 
+def test_it_is_not_started_again_where_this_was_disabled(engine: ProcessEngine) -> None:
+    container = engine.create(spec("echo begun; sleep 0.5; exit 9", restart_on_failure=5))
+    engine.start(container)
+    assert next(iter(engine.logs(container, follow=True))).text == "begun"
+    engine.disable_restart(container)
+    ended = engine.wait(container)
+    assert (ended.status, ended.exit_code, ended.restarts) == ("exited", 9, 0)
+
+
 def test_a_stop_is_no_failure_to_start_again_after(engine: ProcessEngine) -> None:
     container = engine.create(spec("trap 'exit 9' TERM; echo asleep; sleep 60 & wait", restart_on_failure=5))
     engine.start(container)

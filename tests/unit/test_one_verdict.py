@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from orchestrator.watch.fleet_view import FleetView
 from orchestrator.watch.live import LiveState
 from orchestrator.watch.run_lines import run_lines
 from tests.each_case import failures_of
-from tests.run_streams import CASES, NAMES, RUN_ID, T0, Expected, Stream
+from tests.run_streams import CASES, NAMES, RUN_ID, T0, Expected, Stream, restarted_by_its_engine
 
 
 def state_of(facts: Sequence[Fact]) -> RunState:
@@ -48,6 +49,14 @@ def test_each_stream_gets_its_verdict() -> None:
         assert found == wanted, f"{make.__name__}: {found}, not {wanted}"
 
     assert failures_of(check, CASES) == []
+
+
+def test_a_failed_run_has_failed_once_though_its_engine_starts_its_containers_again() -> None:
+    state, phases = RunState(run_id=RUN_ID), list[str]()
+    for fact in restarted_by_its_engine().facts:
+        apply(state, fact)
+        phases.append(verdict(state, fact.seen).phase.value)
+    assert list(dict.fromkeys(phases)) == [one for one, _ in groupby(phases)] == ["launching", "running", "failed"]
 
 
 Shown = tuple[str, str, frozenset[str]]

@@ -17,13 +17,14 @@ from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, Nod
 from orchestrator.state.facts import ContainerSeen, JournalRead, fact_of
 from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import ClaimEntry, JournalEntry, StartedEntry, StopEntry
+from orchestrator.state.limits import LEAVE_S
 from orchestrator.state.recovery import (
     KILLED_S,
     LAST,
-    LEAVE_S,
     SETTLE_S,
     AddNodes,
     Decision,
+    DisableRestart,
     End,
     GiveUp,
     NoNodeAnswers,
@@ -150,9 +151,17 @@ def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
 def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
     over = {"outcome": "user", "node": "gamma"}
     story: Story = [(0, told("gamma", "finished", **over)), (1, told("alpha", "finished", **over)), *all_end(1, 2.0)]
-    assert outcome(story) == [(2.0, End())]
+    assert outcome(story) == [(1, DisableRestart(nodes=NAMES)), (2.0, End())]
     frozen: Story = [(0, told("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
     assert outcome(frozen) == [(LEAVE_S, StopOthers(nodes=("alpha", "beta")))]
+
+
+def test_engines_are_asked_once_not_to_start_again_what_has_failed() -> None:
+    failed = told("alpha", "finished", outcome="user", node="gamma")
+    story: Story = [(0, failed), (1, told("alpha", "finished", outcome="user")), (2, ended("beta", 1)), (3, Tick())]
+    assert outcome(story) == [(0, DisableRestart(nodes=NAMES))]
+    assert outcome([(0, told("alpha", "finished", outcome="done")), (1, Tick())]) == []
+    assert outcome([(0, told("beta", "finished", outcome="user")), (1, Tick())]) == []
 
 
 def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:

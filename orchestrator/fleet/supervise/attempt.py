@@ -19,6 +19,7 @@ from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, R
 from orchestrator.state.recovery import (
     LAST,
     Decision,
+    DisableRestart,
     End,
     GiveUp,
     Policy,
@@ -128,6 +129,10 @@ class AttemptDriver:
             fan_out([container], lambda one: one.node.engine.start(one.id), timeout_s=START_S)
             self._followed.note_running(decision.node, container.id)
             self._follower.add(container, since=self._followed.record.last_time(decision.node, container.id))
+        if isinstance(decision, DisableRestart):
+            ending = [self._containers[name] for name in decision.nodes]
+            # where an engine does not answer, it starts a container a few times more, which ends at once
+            fan_out(ending, lambda one: one.node.engine.disable_restart(one.id), timeout_s=STOP_S)
         if isinstance(decision, StopOthers):
             return [*self._stop(decision.nodes)]
         return []

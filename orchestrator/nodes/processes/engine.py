@@ -135,6 +135,9 @@ class ProcessEngine(WithoutImages):
             self._require_free(name)
             write_json(files.spec, asdict(replace(self._spec(files), name=name)))
 
+    def disable_restart(self, container: str) -> None:
+        self._files(container).stopping.touch()
+
     def container(self, container: str) -> ContainerFacts | None:
         files = self._find(container)
         return self._facts(files) if files else None

@@ -65,7 +65,7 @@ class ProcessFiles:
 
     @property
     def stopping(self) -> Path:
-        """Marks a requested stop: the process is not restarted then."""
+        """Marks that the process is not restarted when it ends."""
         return self.folder / "stopping"
 
     @property

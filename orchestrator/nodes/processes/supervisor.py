@@ -62,6 +62,8 @@ def _supervise(files: ProcessFiles) -> int:
             if code == 0 or restarts >= launch["restarts"] or files.stopping.exists():
                 break
             time.sleep(min(FIRST_PAUSE_S * 2**restarts, LONGEST_PAUSE_S))
+            if files.stopping.exists():
+                break
             restarts += 1
     write_json(files.exit, {"exit_code": code, "finished_at": timestamp(time.time_ns())})
     return 0
