@@ -31,6 +31,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import (
+    ContainerGone,
     ContainerSeen,
     Fact,
     JournalRead,
@@ -39,6 +40,7 @@ from orchestrator.state.facts import (
     NodeUnanswered,
     RunNotSeen,
     RunSeen,
+    SupervisorSought,
 )
 from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import (
@@ -414,6 +416,21 @@ def node_absent() -> Stream:
     return s
 
 
+def removed_after_a_stop() -> Stream:
+    """`orch stop` elsewhere on this computer: one container is removed, one is killed, one still runs."""
+    s = trained()
+    s.record(15, StopEntry(by="ana@desk"))
+    s.end(16, 137, "gamma")
+    s.facts.append(ContainerGone(seen=T0 + 16, node="beta"))
+    return s
+
+
+def removed_by_hand() -> Stream:
+    s = trained()
+    s.facts.append(ContainerGone(seen=T0 + 16, node="beta"))
+    return s
+
+
 def stop_while_restarting() -> Stream:
     s = restart()
     s.record(15, StopEntry(by="ana@desk"))
@@ -438,6 +455,40 @@ def record_lost_after_the_end() -> Stream:
     """Nothing is left to supervise."""
     s = record_lost()
     s.end(20, 0)
+    return s
+
+
+def without_supervisor() -> Stream:
+    """The process that launched the run was killed."""
+    s = trained()
+    s.facts.append(SupervisorSought(seen=T0 + 14, found=False))
+    return s
+
+
+def supervised_again() -> Stream:
+    s = without_supervisor()
+    s.facts.append(SupervisorSought(seen=T0 + 40, found=True))
+    return s
+
+
+def of_another_computer() -> Stream:
+    """A supervisor there is not seen from here."""
+    s = trained()
+    s.facts.append(SupervisorSought(seen=T0 + 40, found=None))
+    return s
+
+
+def job_without_supervisor() -> Stream:
+    """Its scheduler makes the attempts of a job."""
+    s = without_supervisor()
+    s.plan = replace(s.plan, cluster="hpc")
+    s.record(15)
+    return s
+
+
+def ended_without_supervisor() -> Stream:
+    s = without_supervisor()
+    s.end(41, 0)
     return s
 
 
@@ -653,10 +704,21 @@ CASES = (
     ),
     (node_absent, Expected(at=2, phase="starting", severity="info", codes=("node_absent",))),
     (node_absent, Expected(at=40, phase="starting", severity="warning", codes=("node_absent",))),
+    (removed_after_a_stop, Expected(at=17, phase="stopping", step=110)),
+    (
+        removed_by_hand,
+        Expected(at=17, phase="running", severity="warning", codes=("container_missing",), step=110),
+    ),
     (
         stop_while_restarting,
         Expected(at=16, phase="stopping", severity="info", codes=("restarted",), step=110, restarts=1),
     ),
+    (without_supervisor, Expected(at=15, phase="running", step=110)),
+    (without_supervisor, Expected(at=42, phase="running", severity="info", codes=("no_supervisor",), step=110)),
+    (supervised_again, Expected(at=42, phase="running", step=110)),
+    (of_another_computer, Expected(at=42, phase="running", step=110)),
+    (job_without_supervisor, Expected(at=42, phase="running", step=110)),
+    (ended_without_supervisor, Expected(at=42, phase="succeeded", step=110)),
     (record_lost, Expected(at=15, phase="running", severity="info", codes=("no_record",), step=110)),
     (unnamed_node, Expected(at=21, phase="running", severity="warning", codes=("node_silent", "no_record"), step=110)),
     (record_lost_after_the_end, Expected(at=21, phase="succeeded", step=110)),

@@ -10,7 +10,8 @@ from threading import Event, Thread
 
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
-from orchestrator.fleet.runs.load_state import load_state, recorded_state
+from orchestrator.fleet.runs.load_state import journal_of, load_state, recorded_state
+from orchestrator.fleet.runs.one_supervisor import supervisor_sought
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.usage_probe import samples
@@ -27,6 +28,8 @@ LOOK_EVERY_S = 10.0
 """Between two looks for a new run; a run that is followed reports its own end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
 """Before a node that did not answer is asked again."""
+SUPERVISOR_EVERY_S = 5.0
+"""Between two looks for a supervisor of the run on this computer."""
 UNHEARD_S = 12.0
 """Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
 
@@ -163,12 +166,19 @@ class FleetWatch:
 
     def _follow(self, run: Run, ends: Ends) -> None:
         record = RunRecord(run.run_id)
-        self._kept = self._files(run, record)
+        self._kept, sought_at, is_stopping = self._files(run, record), seen_now(), False
         try:
             for event in follow(running_containers(run, self._nodes), record, patient=True, ends=ends):
                 if self._closed.is_set():
                     return
-                if fact := fact_of(event, seen_now()):
+                now = seen_now()
+                if now - sought_at >= SUPERVISOR_EVERY_S:
+                    sought_at = now
+                    self._queue.put(supervisor_sought(record, now))
+                if not is_stopping and record.is_stopping():
+                    is_stopping = True
+                    self._queue.put(journal_of(record, now))
+                if fact := fact_of(event, now):
                     self._queue.put(fact)
         finally:
             self._kept = {}

@@ -15,7 +15,7 @@ def recovery_line(update: Update) -> str:
     if isinstance(update, RunLine):
         return outputs_lines(update.event, update.node) if isinstance(update.event, OutputsEvent) else ""
     if isinstance(update, ContainerRemoved):
-        return f"! the container on {update.node} was removed"
+        return "" if update.is_requested else f"! the container on {update.node} was removed"
     if isinstance(update, Replanned):
         plan = update.plan
         names = ", ".join(part.node for part in plan.nodes)

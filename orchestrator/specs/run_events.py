@@ -67,6 +67,8 @@ class ContainerRemoved:
 
     node: str
     node_rank: int
+    is_requested: bool = False
+    """Whether a request to stop the run was on record."""
 
 
 @dataclass(frozen=True, kw_only=True)

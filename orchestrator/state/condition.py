@@ -51,6 +51,8 @@ class Code(StrEnum):
     SUPERSEDED = "superseded"
     """Most nodes show a later attempt than the recorded one."""
     LINES_NOT_STORED = "lines_not_stored"
+    NO_SUPERVISOR = "no_supervisor"
+    """No process of this computer, which has launched the run, supervises it."""
     NO_RECORD = "no_record"
     """All that is known is what nodes report: the run has no record on this computer."""
 

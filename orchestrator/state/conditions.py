@@ -11,7 +11,7 @@ from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import SlowRank, slow_ranks
 from orchestrator.specs.run import ACTIVE, State
 from orchestrator.state.condition import Code, Condition, Scalar, Severity
-from orchestrator.state.limits import ABSENT_S, LEAVE_S, NODE_SILENT_S, STUCK_S
+from orchestrator.state.limits import ABSENT_S, LEAVE_S, NODE_SILENT_S, STUCK_S, SUPERVISED_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import progress_of
 from orchestrator.state.run_state import NodeState, RunState
@@ -50,6 +50,15 @@ def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Conditi
     if phase.is_active and state.restarts:
         yield _restarted(state)
     yield from _record(state, phase)
+    if phase in (*TRAINS, Phase.RESTARTING) and is_unsupervised(state, now):
+        yield Condition(code=Code.NO_SUPERVISOR, severity="info")
+
+
+def is_unsupervised(state: RunState, now: float) -> bool:
+    """Whether this computer has launched the run and none of its processes supervises it. A job has no supervisor."""
+    started = state.journal.current.started if state.journal.current else None
+    is_new = started is None or now - started.at < SUPERVISED_S
+    return state.is_supervised is False and not state.is_job and not is_new
 
 
 # ── Ranks ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,14 +214,15 @@ def silent_since(node: NodeState, now: float) -> float | None:
 
 
 def _containers(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
+    is_active = phase.is_active and phase is not Phase.STOPPING  # what ends after a request to stop was to end
     for one in state.members:
         facts = one.container
         failed = facts is not None and facts.state is State.FAILED and facts.exit_code != STOPPED_CODE
-        if failed and facts and (phase.is_active or phase is Phase.FAILED):
+        if failed and facts and (is_active or phase is Phase.FAILED):
             values = {"exit_code": facts.exit_code, "oom_killed": facts.oom_killed, "error": facts.error}
             yield Condition(code=Code.CONTAINER_FAILED, severity="error", node=one.name, values=values)
         is_missing = one.is_missing and state.was_looked_for and phase is not Phase.LAUNCHING
-        if is_missing and phase.is_active:
+        if is_missing and is_active:
             name = "" if one.name == "?" else one.name
             yield Condition(code=Code.CONTAINER_MISSING, severity="warning", node=name)
         if phase in ENDED and facts and facts.state in ACTIVE and not _is_leaving(state, one, now):

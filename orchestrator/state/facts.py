@@ -101,6 +101,15 @@ class JournalRead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SupervisorSought:
+    """This computer was searched for a supervisor of the run."""
+
+    seen: float
+    found: bool | None
+    """None: it is not known, such as of a run of another computer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LinesNotStored:
     """From now on, lines are not stored completely on this computer."""
 
@@ -117,6 +126,7 @@ Fact = (
     | NodeAnswered
     | NodeUnanswered
     | JournalRead
+    | SupervisorSought
     | LinesNotStored
 )
 

@@ -14,6 +14,8 @@ agents write a line every ten seconds."""
 LEAVE_S = 10.0
 """Seconds in which agents can exit after the first one reported the end; Docker may start one again, which ends at
 once."""
+SUPERVISED_S = 30.0
+"""Seconds after the start of an attempt in which its supervisor may be about to begin."""
 STUCK_S = 300.0
 """Seconds after which a fault of the ranks, or a long wait for one, is one degree more severe."""
 NO_PROGRESS_S = 60.0

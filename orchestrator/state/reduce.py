@@ -17,6 +17,7 @@ from orchestrator.state.facts import (
     NodeUnanswered,
     RunNotSeen,
     RunSeen,
+    SupervisorSought,
 )
 from orchestrator.state.limits import FOREIGN, NODES
 from orchestrator.state.line_reduce import read_line
@@ -50,6 +51,8 @@ def apply(state: RunState, fact: Fact) -> None:
             _show(state, fact)
         case RunNotSeen():
             _hide(state, fact)
+        case SupervisorSought():
+            state.is_supervised = fact.found
         case LinesNotStored():
             state.lines_not_stored = fact.reason
 

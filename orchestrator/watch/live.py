@@ -73,6 +73,8 @@ class LiveState:
             self._faults.append(
                 TimelineEntry(at=fact.seen, node=node.name, text=printable(f"{node.name} answers again"))
             )
+        if self._state.journal.stop:
+            return  # its containers are to end
         if isinstance(fact, ContainerSeen) and has_failed(fact.facts):
             ended = fact.facts
             self._fault(fact.seen, node, Code.CONTAINER_FAILED,

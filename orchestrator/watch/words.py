@@ -218,6 +218,11 @@ def _no_record(_condition: Condition, run_id: str) -> tuple[str, str]:
     return "this computer has no record of the run: all of this is what its nodes report", f"orch supervise {run_id}"
 
 
+def _no_supervisor(_condition: Condition, run_id: str) -> tuple[str, str]:
+    text = "no process of this computer supervises the run: it does not continue without a node that is lost"
+    return text, f"orch supervise {run_id}"
+
+
 WORDS: Mapping[Code, Words] = {
     Code.RANK_STUCK: _liveness,
     Code.RUN_BLOCKED: _liveness,
@@ -241,6 +246,7 @@ WORDS: Mapping[Code, Words] = {
     Code.UNREPORTED_CHECKPOINT: _checkpoint,
     Code.SUPERSEDED: _superseded,
     Code.LINES_NOT_STORED: _not_stored,
+    Code.NO_SUPERVISOR: _no_supervisor,
     Code.NO_RECORD: _no_record,
 }
 _LASTING = (Code.NODE_SILENT, Code.NODE_ABSENT, Code.PEER_SILENT)
@@ -253,8 +259,11 @@ _OVER = {
     Code.NODE_SILENT: "{node} answers again",
     Code.PEER_SILENT: "{node} sends again",
 }
-SHOWN_OTHERWISE = (Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Code.SUPERSEDED, Code.FOREIGN_CONTAINER)
-"""Conditions that a command which follows a run reports itself, at the begin or at the end."""
+SHOWN_OTHERWISE = (
+    Code.CONTAINER_FAILED, Code.STILL_RUNNING, Code.NO_RECORD, Code.NO_SUPERVISOR, Code.SUPERSEDED,
+    Code.FOREIGN_CONTAINER,
+)  # fmt: skip
+"""Conditions that a command which follows a run reports itself, at the begin or at the end, or that it ends."""
 
 
 SHOWN_ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.load_state import recorded_history
+from orchestrator.fleet.runs.one_supervisor import only_supervisor
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run_events import RunLine

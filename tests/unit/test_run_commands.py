@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.fleet.runs import load_plan
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.supervise.one_supervisor import only_supervisor
+from orchestrator.fleet.runs.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.wait import wait_for
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.errors import DeadlineError, EngineError, NodeUnreachableError

@@ -15,8 +15,9 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.supervise import watch_store
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader
+from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import NodeUnreachableError
-from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, RunLine, Tick
+from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.store.recorder import RecorderLock
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import Ends
@@ -102,6 +103,20 @@ def test_a_watcher_ends_when_one_node_has_ended_and_the_other_was_away_from_the_
     run.finish("alpha")
     away = replace(run.container("beta"), id="")
     assert ContainerExited in [type(one) for one in first(watched(run, run.container("alpha"), away))]
+
+
+@pytest.mark.parametrize("is_requested", [False, True])
+def test_a_container_that_is_removed_after_a_request_to_stop_is_no_news(run: Run, *, is_requested: bool) -> None:
+    if is_requested:
+        run.record.mark_stopping()
+    for name in ("alpha", "beta"):
+        run.lan.nodes[name].engine.remove(run.container(name).id)
+    removed = first(watched(run))
+    assert removed == [
+        ContainerRemoved(node=name, node_rank=rank, is_requested=is_requested)
+        for rank, name in enumerate(("alpha", "beta"))
+    ]
+    assert [recovery_line(one) == "" for one in removed] == [is_requested] * 2
 
 
 def test_a_watcher_that_takes_over_knows_which_containers_have_ended(run: Run) -> None:

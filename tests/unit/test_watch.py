@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Condition
 
 import pytest
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.one_supervisor import only_supervisor, supervisor_of, supervisor_sought
 from orchestrator.fleet.runs.stop import stop_run
 from orchestrator.fleet.supervise.loop import LatestOnly
-from orchestrator.fleet.supervise.one_supervisor import only_supervisor, supervisor_of
 from orchestrator.fleet.supervise.replan import NodePool, fit
 from orchestrator.render.recovery import recovery_line
 from orchestrator.specs.errors import ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import NodeBack, NodeLost, Replanned, RunLine, Tick
+from orchestrator.state.facts import SupervisorSought
+from orchestrator.state.journal_entries import RunEntry, encode_entry
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import AddNodes, GiveUp, Replan, StartContainer, Update
 from orchestrator.store.run_record import RunRecord
@@ -276,6 +279,20 @@ def test_at_most_one_watches_a_run() -> None:
     assert supervisor_of(record) is None
     with only_supervisor(record):
         assert supervisor_of(record)
+
+
+def test_a_run_of_this_computer_has_a_supervisor_or_none_and_of_others_nothing_is_known() -> None:
+    record = RunRecord("r1")
+    assert supervisor_sought(record, 5.0) == SupervisorSought(seen=5.0, found=None)
+    record.save_intent(replace(lan.plan(), run_id="r1"))
+    assert supervisor_sought(record, 5.0).found is False
+    with only_supervisor(record):
+        assert supervisor_sought(record, 5.0).found is True
+    assert supervisor_sought(record, 5.0).found is False
+    other = RunRecord("r2")
+    other.folder.mkdir(parents=True)
+    (other.folder / "record.jsonl").write_text(encode_entry(RunEntry(run_id="r2", host="another")))
+    assert supervisor_sought(other, 5.0).found is None
 
 
 def test_of_work_that_waits_the_newest_is_done() -> None:

@@ -20,11 +20,11 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, with_engine
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_on_nodes
 from orchestrator.fleet.runs.launch import adopt
+from orchestrator.fleet.runs.one_supervisor import only_supervisor
 from orchestrator.fleet.runs.secrets import secrets_of
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
-from orchestrator.fleet.supervise.one_supervisor import only_supervisor
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private

@@ -30,6 +30,7 @@ from contract.events import (
 )
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, running_containers
+from orchestrator.fleet.runs.one_supervisor import supervisor_sought
 from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node
@@ -160,10 +161,15 @@ def load_state(run: Run, found: FoundRuns, nodes: Mapping[str, Node], seen: floa
     return state
 
 
+def journal_of(record: RunRecord, seen: float) -> JournalRead:
+    """The record as a fact."""
+    return JournalRead(seen=seen, journal=record.journal, plan=record.plan(), forecast=record.forecast())
+
+
 def _begin(record: RunRecord, seen: float) -> RunState:
     state = RunState(run_id=record.run_id)
-    journal = JournalRead(seen=seen, journal=record.journal, plan=record.plan(), forecast=record.forecast())
-    apply(state, journal)
+    apply(state, journal_of(record, seen))
+    apply(state, supervisor_sought(record, seen))
     return state
 
 

@@ -255,7 +255,8 @@ class Follower:
             reader.last = self._record.last_time(name, held[-1])
         reader.container = held[-1]
         if not held[-1]:
-            self._queue.put(ContainerRemoved(node=name, node_rank=rank))
+            stops = self._record.is_stopping()
+            self._queue.put(ContainerRemoved(node=name, node_rank=rank, is_requested=stops))
         return bool(held[-1])
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:

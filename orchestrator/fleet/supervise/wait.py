@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.fleet.runs.find_runs import find_runs, run_on_nodes
 from orchestrator.fleet.runs.load_state import load_state
-from orchestrator.fleet.supervise.one_supervisor import supervisor_of
+from orchestrator.fleet.runs.one_supervisor import supervisor_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.state.phase import Phase, phase_of

@@ -108,7 +108,8 @@ class StoreWatch:
             if facts and not outcome.item.id:
                 self._find(RunningContainer.of(outcome.item.node, rank, facts))
             if facts is None:
-                ended.append(ContainerRemoved(node=name, node_rank=rank))
+                stops = self._record.is_stopping()
+                ended.append(ContainerRemoved(node=name, node_rank=rank, is_requested=stops))
             elif facts.state not in ACTIVE:
                 ended.append(ContainerExited(node=name, node_rank=rank, container=facts))
             else:

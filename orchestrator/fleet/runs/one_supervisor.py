@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import IO
 
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import ConflictError
+from orchestrator.state.facts import SupervisorSought
 from orchestrator.store.run_record import RunRecord
 
 LOCK = "supervisor.lock"
@@ -47,6 +49,15 @@ def supervisor_of(record: RunRecord) -> int | None:
             written = lock.read().strip()
             return int(written) if written.isdecimal() else 0
     return None
+
+
+def supervisor_sought(record: RunRecord, seen: float) -> SupervisorSought:
+    """The fact that a process of this computer supervises the run, or that none does. The home folder may be shared:
+    nothing is known of runs of another computer."""
+    run = record.journal.run
+    is_of_here = run is not None and run.host == platform.node()
+    absent = False if is_of_here else None
+    return SupervisorSought(seen=seen, found=absent if supervisor_of(record) is None else True)
 
 
 def _lock(file: IO[str], kind: int) -> bool:
