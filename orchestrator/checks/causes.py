@@ -12,12 +12,15 @@ from contract.failures.owners import Owner
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.finding_pages import pages_folder, read_page
 
+RESUME = "continue from the last checkpoint: orch resume {run}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """Explanation of a failure, and its fix.
 
-    On a page, its texts hold `{node}`, `{rank}`, `{run}` and the named groups of the patterns of its signature. Where
+    On a page, its texts hold `{node}`, `{rank}`, `{run}` and the named groups of the patterns of its signature; its
+    steps also `{again}`: `continue from …` or `launch again …`, whichever applies to the run. Where
     its fix cannot be done on a cluster, the page also has the steps there, `on_cluster`, with `{cluster}`, `{on}`,
     `{test}` and `{without}`: see `ClusterJob`.
     """
@@ -30,20 +33,20 @@ class Cause:
     """Steps to take, the likeliest first; commands can be pasted."""
     finding: str = ""
     """Finding of `orch doctor` about the same fault, seen before a run; empty where there is none."""
-    launch_again: bool = False
-    """Whether the options of the launch have to change first: a resume would repeat them."""
     evidence: tuple[str, ...] = ()
     """The lines by which it was recognised."""
     frame: str = ""
     """`FILE:LINE in FUNCTION`, the innermost in the user's own code."""
 
     @classmethod
-    def of(cls, found: Classified, *, job: ClusterJob | None, node: str, rank: str, run: str) -> Cause:
-        """The cause of this failure, with the steps for a cluster where the run is a job."""
+    def of(cls, found: Classified, *, job: ClusterJob | None, node: str, rank: str, run: str, again: str = "") -> Cause:
+        """The cause of this failure, with the steps for a cluster where the run is a job. `again`: how the run goes on
+        once the cause is away (default: from its last checkpoint)."""
         values = {"node": node, "rank": rank, "run": run, **found.values}
         cause = causes_of(found.signature.area, on_cluster=job is not None)[found.id]
         # Values are of nodes and of their output: in a command to paste, each is one word.
         words = {name: shlex.quote(value) for name, value in values.items()} | _words_of(job, node)
+        words["again"] = again or RESUME.format(run=words["run"])
         filled = cause.filled(_Found(values), _Found(words))
         return replace(filled, evidence=found.evidence, frame=found.frame)
 
@@ -71,7 +74,7 @@ class _Names(dict[str, str]):
     """Each placeholder by its name: `{node}` as NODE, and options of a cluster with such names."""
 
     def __init__(self) -> None:
-        super().__init__(_words_of(ClusterJob(cluster="CLUSTER", nodes=2), "NODE"))
+        super().__init__(_words_of(ClusterJob(cluster="CLUSTER", nodes=2), "NODE"), again=RESUME.format(run="RUN"))
 
     def __missing__(self, name: str) -> str:
         return name.upper()

@@ -73,13 +73,14 @@ def root_cause(
     *,
     agreed: GenerationFailure | None = None,
     run: str = "RUN",
+    again: str = "",
     job: ClusterJob | None = None,
     keep_lines: int = 8,
 ) -> Failure | None:
     """The failure that the others follow from; `ended` is in order of arrival. None where nothing failed.
 
     Where the agents in the containers agreed on the first failure, that one counts. `job`: where the run is a job of a
-    cluster.
+    cluster; `again`: as of `Cause.of`.
     """
     if agreed:
         named = next((one for one in ended if one.node == agreed.node), None)
@@ -111,7 +112,7 @@ def root_cause(
         exit_code=code,
         reason=first.reported if lost else reason_of(failed, found),
         lines=tuple(line for line in lines if line.strip() and not is_torch_log(line))[-keep_lines:],
-        cause=Cause.of(found, job=job, node=first.node, rank=str(rank), run=run) if found else None,
+        cause=Cause.of(found, job=job, node=first.node, rank=str(rank), run=run, again=again) if found else None,
     )
 
 

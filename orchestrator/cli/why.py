@@ -26,6 +26,7 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     from orchestrator.state.postmortem import write_postmortem
     from orchestrator.store.run_record import spoken_by_nodes
     from orchestrator.watch.evidence import gather_evidence
+    from orchestrator.watch.words import unsupervised_lines
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         evidence = gather_evidence(nodes, run)
@@ -38,4 +39,7 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     console = stdout()
     for line in why_lines(story):
         console.print(why_text(printable(line)))
+    if story.is_unsupervised:
+        for line in unsupervised_lines(story.run_id):
+            console.print(why_text(f"  {line}"))
     return EXIT_OK

@@ -43,7 +43,8 @@ def why_lines(report: Postmortem) -> Iterator[str]:
     if report.places:
         verb = "was" if report.state in ("failed", "unknown", "lost") else "is"
         yield from ("", f"  where each rank {verb}")
-        yield from (f"    {printable(place.text)}" for place in report.places)
+        ages = (f"  {_span(place.age_s)} ago" if place.age_s is not None else "" for place in report.places)
+        yield from (f"    {printable(place.text)}{age}" for place, age in zip(report.places, ages, strict=True))
         yield from (f"    {line}" for line in [together(report.places)] if line)
     if lines := [one for one in report.heard if one.silent_s is not None]:
         yield from ("", "  last line of each rank")

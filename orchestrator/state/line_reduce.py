@@ -129,12 +129,12 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None
             _printed(part, event, at)
         case ResourcesSampled():
             part.usage_sampled, part.usage_at = event.usage, at
-            _positions(part, event)
+            _positions(part, event, at)
         case LineRedrawn():
             if rank := _rank(part, event.rank):
                 rank.line_at, rank.last_line = at, (event.text or "")[:LINE_CHARS] or rank.last_line
         case StacksTaken():
-            _positions(part, event)
+            _positions(part, event, at)
         case GenerationStarted():
             _start(part, event, line.time, at)
         case Restarting() | Finished():
@@ -238,11 +238,11 @@ def _printed(part: AttemptPart, event: OutputProgress, at: float) -> None:
             part.losses.append(event.loss)
 
 
-def _positions(part: AttemptPart, event: ResourcesSampled | StacksTaken) -> None:
+def _positions(part: AttemptPart, event: ResourcesSampled | StacksTaken, at: float) -> None:
     positions = event.positions if isinstance(event, ResourcesSampled) else event.ranks
     for position in positions or ():
         if rank := _rank(part, position.rank):
-            before = rank.position
+            before, rank.position_at = rank.position, at
             keeps_stack = position.frames is None and before and before.line == position.line
             rank.position = replace(position, frames=before.frames) if before and keeps_stack else position
 

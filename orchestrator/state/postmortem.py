@@ -37,8 +37,10 @@ from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, ti
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.conditions import is_unsupervised
+from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen, SupervisorSought
 from orchestrator.state.journal import Journal
+from orchestrator.state.next_step import again
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.rank_places import RankPlace, liveness_reports, rank_places, rank_waited_for, waits_of
 from orchestrator.state.reduce import apply
@@ -75,6 +77,8 @@ class Evidence:
     kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
+    is_supervised: bool | None = None
+    """As of a `RunState`."""
     asked: bool = False
     """Whether nodes were asked for its containers."""
     now: float = 0.0
@@ -86,6 +90,11 @@ class Evidence:
         if self.plan or not self.cluster:
             return ClusterJob.of(self.plan)
         return ClusterJob(cluster=self.cluster, nodes=max(1, len(self.containers)))
+
+    @property
+    def again(self) -> str:
+        """How the run goes on once the cause of a failure is away."""
+        return again(self.plan, self.run_id, from_checkpoint=bool(self.journal.lineage()))
 
     @property
     def recorded_failure(self) -> str | None:
@@ -117,6 +126,8 @@ class Postmortem:
     places: tuple[RankPlace, ...] = ()
     """Where each rank is, or was before the failure."""
     silent: tuple[str, ...] = ()
+    is_unsupervised: bool = False
+    """Whether it is active and no process of this computer, which has launched it, supervises it."""
 
 
 def write_postmortem(evidence: Evidence) -> Postmortem:
@@ -132,13 +143,13 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
     failure = None if phase in (Phase.SUCCEEDED, Phase.STOPPED) else _failure(evidence, bad, over)
     first_sign = min((time for time, _ in bad if time), default="") if failure else ""
     before = state_of(evidence, _without_end(attempt, first_sign))
-    places, reports = rank_places(before), liveness_reports(before)
+    now = max(_newest(lines), evidence.now if phase.is_active else 0.0)
+    places, reports = rank_places(before, now if phase.is_active else None), liveness_reports(before)
     if failure and _was_waiting(failure):
         failure = _held_up(failure, reports, places, evidence) or failure
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
     at = (at or (over.time if over else "")) if failure else ""
     waited = _was_waiting(failure) if failure else phase not in (Phase.SUCCEEDED, Phase.STOPPED)
-    now = max(_newest(lines), evidence.now if phase.is_active else 0.0)
     heard = last_heard(lines, evidence.plan, now) if waited else ()
     note = state.finished.note if state.finished and phase is Phase.SUCCEEDED else ""
     return Postmortem(
@@ -154,6 +165,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         waits=(*waits_of(before, heard, now), *collective_waits(lines, heard)) if waited else (),
         places=places if waited else (),
         silent=evidence.silent,
+        is_unsupervised=phase.is_active and is_unsupervised(state, evidence.now),
     )
 
 
@@ -161,6 +173,7 @@ def state_of(evidence: Evidence, lines: Sequence[RunLine]) -> RunState:
     """The state of the run, by these lines of its evidence."""
     state, seen = RunState(run_id=evidence.run_id), max(_newest(lines), evidence.now)
     apply(state, JournalRead(seen=seen, journal=evidence.journal, plan=evidence.plan))
+    apply(state, SupervisorSought(seen=seen, found=evidence.is_supervised))
     if evidence.containers:
         apply(state, RunSeen(seen=seen, run=_run(evidence), unreachable=evidence.silent))
     elif evidence.asked:
@@ -205,7 +218,9 @@ def _failure(
     evidence: Evidence, bad: Sequence[tuple[str, EndedBadly]], over: GenerationFailure | None
 ) -> Failure | None:
     """The failure by the lines or, where the logs end as if nothing had happened, the one that this computer saw."""
-    failure = root_cause([ended for _, ended in bad], agreed=over, run=evidence.run_id, job=evidence.job)
+    failure = root_cause(
+        [ended for _, ended in bad], agreed=over, run=evidence.run_id, again=evidence.again, job=evidence.job
+    )
     unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
     return (_lost(evidence) or failure) if failure is None or (unexplained and not over) else failure
 
@@ -344,7 +359,8 @@ def _held_up(
         return None
     place, why = found
     named = classify(FailedRank(reported=why, reported_frame=place.at))
+    rank, run = str(place.rank), evidence.run_id
     cause = (
-        Cause.of(named, job=evidence.job, node=place.node, rank=str(place.rank), run=evidence.run_id) if named else None
+        Cause.of(named, job=evidence.job, node=place.node, rank=rank, run=run, again=evidence.again) if named else None
     )
     return Failure(node=place.node, rank=place.rank, exit_code=None, reason=why, lines=(), cause=cause)

@@ -11,7 +11,7 @@ from contract.events import LivenessReported
 from contract.failures.tracebacks import LIBRARY
 from contract.rank_words import position_line, together_line
 from orchestrator.checks.hang import LastHeard
-from orchestrator.state.run_state import RunState
+from orchestrator.state.run_state import AttemptPart, RunState
 
 _HELD_UP = ("computing", "reading", "native", "idle", "sleeping", "stopped", "blocked")
 """Rules about ranks that others wait for."""
@@ -32,6 +32,8 @@ class RankPlace:
     """Collectives that it completed for each optimizer step of the last minute."""
     frames: tuple[str, ...] = ()
     """Its Python stack, `FILE:LINE in FUNCTION`, the innermost first; none: not requested, or no answer."""
+    age_s: float | None = None
+    """Seconds since it was there: agents report every ten seconds; None: not known, or the run has ended."""
 
     @property
     def at(self) -> str:
@@ -49,10 +51,14 @@ def together(places: Sequence[RankPlace]) -> str:
     return together_line(median(counted)) if counted else ""
 
 
-def rank_places(state: RunState) -> tuple[RankPlace, ...]:
-    """The newest position of each rank in its generation."""
+def rank_places(state: RunState, now: float | None = None) -> tuple[RankPlace, ...]:
+    """The newest position of each rank in its generation. `now`: with its age."""
+
+    def age(part: AttemptPart, at: float | None) -> float | None:
+        return None if now is None or at is None else max(0.0, now - part.by_our_clock(at))
+
     found = {
-        rank: _place(node.name, rank, known.position)
+        rank: _place(node.name, rank, known.position, age(node.part, known.position_at))
         for node in state.nodes.values()
         for rank, known in node.part.ranks.items()
         if known.position
@@ -101,8 +107,8 @@ def _not_begun(state: RunState, heard: Sequence[LastHeard]) -> Iterator[str]:
         yield f"none of ranks {', '.join(map(str, begun))} has joined the others yet"
 
 
-def _place(node: str, rank: int, one: RankPosition) -> RankPlace:
+def _place(node: str, rank: int, one: RankPosition, age_s: float | None) -> RankPlace:
     return RankPlace(
         rank=rank, node=node, line=one.line or "", step=one.step, cpu=one.cpu,
-        collectives_per_step=one.collectives_per_step, frames=one.frames or (),
+        collectives_per_step=one.collectives_per_step, frames=one.frames or (), age_s=age_s,
     )  # fmt: skip

@@ -67,6 +67,7 @@ class RankPart:
     """Whether it was asked to stop, and did."""
     position: RankPosition | None = None
     """Its newest position: a stack where one was taken."""
+    position_at: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

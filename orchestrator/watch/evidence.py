@@ -10,6 +10,7 @@ from contract.event_lines import is_redrawn
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.one_supervisor import supervisor_sought
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
 from orchestrator.nodes.cluster_nodes import cluster_of
 from orchestrator.nodes.interface import Node
@@ -43,6 +44,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None) -> Evidence:
 
     containers = fan_out(source.containers, lambda one: one.node.engine.container(one.id), timeout_s=TIMEOUT_S)
     kernel = fan_out(source.containers, kernel_of, timeout_s=TIMEOUT_S)
+    now = time.time()
     return Evidence(
         run_id=source.run_id,
         plan=plan,
@@ -54,7 +56,8 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None) -> Evidence:
         kernel={o.item.node.name: o.result for o in kernel if o.result},
         silent=tuple(source.unreachable),
         journal=source.record.journal,
-        now=time.time(),
+        is_supervised=supervisor_sought(source.record, now).found,
+        now=now,
     )
 
 

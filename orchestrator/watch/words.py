@@ -49,6 +49,11 @@ def condition_lines(condition: Condition, run_id: str, now: float | None = None,
     return [f"{MARKS[condition.severity]} {f'run {run_id}: ' if named else ''}{shown.text}", *command]
 
 
+def unsupervised_lines(run_id: str) -> list[str]:
+    """Lines on a run that no process of this computer supervises."""
+    return condition_lines(Condition(code=Code.NO_SUPERVISOR, severity="info"), run_id)
+
+
 def _safe(text: str) -> str:
     return printable(text[:LONGEST]).replace("\n", " ").strip()
 

@@ -12,7 +12,12 @@ from tests.unit.conftest import THREE, Orch
 
 MISSING = "[rank0]: python: can't open file '/workspace/code/trian.py': [Errno 2] No such file or directory"
 NO_MODULE = "[rank0]: ModuleNotFoundError: No module named 'einops'"
-CHECKPOINT = lan.event("checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040", verified=True)
+BROKEN = lan.event(
+    "finished", outcome="user", node="alpha", rank=0, exit_code=1, cause="code.exception", reason="ValueError: label 11"
+)
+CHECKPOINT = "[rank0]: " + lan.event(
+    "checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040", verified=True, sha256="a" * 64
+)
 
 
 @pytest.mark.parametrize("says", [MISSING, NO_MODULE], ids=["no script", "no module"])
@@ -21,6 +26,7 @@ def test_a_wrong_word_is_not_repeated_by_a_resume(orch: Orch, says: str) -> None
     assert ran.code == 1
     assert "orch resume" not in ran.err
     assert "  → correct that, then launch again: orch launch --nodes alpha,beta,gamma -- gpt2" in ran.err
+    assert "orch resume" not in orch("why", on=lan.lan(*THREE)).out
 
 
 def test_where_there_is_a_checkpoint_a_resume_helps(orch: Orch) -> None:
@@ -29,22 +35,31 @@ def test_where_there_is_a_checkpoint_a_resume_helps(orch: Orch) -> None:
     assert "  → orch resume x" in ran.err
 
 
-def test_code_is_resumed_with_the_corrected_code(orch: Orch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("saves", [False, True])
+def test_code_is_resumed_with_the_corrected_code_if_it_has_saved_a_checkpoint(
+    orch: Orch, tmp_path: Path, *, saves: bool
+) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "train.py").write_text("raise ValueError\n")
-    says = ("[rank0]: AssertionError: label 11",)
+    says = (*([CHECKPOINT] if saves else []), BROKEN)
     words = ("launch", "--no-supervise", "--workdir", str(mine), "--", "python", "train.py")
-    ran = orch(*words, on=lan.lan(*THREE, says=says, ends_with=1))
-    assert "  → with the corrected code: orch resume " in ran.err
-    assert f" --workdir {mine}\n" in ran.err
+    here = lan.lan(*THREE, says=says, ends_with=1)
+    ran = orch(*words, on=here)
+    launch = f"orch launch --nodes alpha,beta,gamma --workdir {mine} -- python train.py"
+    assert ("  → with the corrected code: orch resume " in ran.err) == saves
+    assert (f" --workdir {mine}\n" in ran.err) == saves
+    assert (f"  → correct that, then launch again: {launch}\n" in ran.err) == (not saves)
+    why = orch("why", on=here).out
+    assert ("  → then continue from the last checkpoint: orch resume " in why) == saves
+    assert (f"  → then launch again: {launch}\n" in why) == (not saves)
 
 
-def test_a_gpu_that_failed_is_resumed_as_it_was(orch: Orch) -> None:
+def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:
     says = ("[rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered",)
     ran = orch("launch", "--no-supervise", on=lan.lan(*THREE, says=says, ends_with=1))
     assert "the memory of a GPU of alpha is faulty" in ran.err
-    assert "  → orch resume " in ran.err
+    assert "  → launch again: orch launch --nodes alpha,beta,gamma -- gpt2" in ran.err
 
 
 def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checks.hang import timestamp
 from orchestrator.render.why import why_data, why_lines
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
@@ -96,12 +97,12 @@ HELD = ContainerFacts(id="c", name="c", image="", labels={}, status="running")
 def test_a_run_that_hangs_right_now() -> None:
     story = story_of(
         decided(1), *(sampled(2, node, line="train.py:14 in main", cpu=0.0) for node in THREE),
-        containers=dict.fromkeys(THREE, HELD),
+        containers=dict.fromkeys(THREE, HELD), now=timestamp(lan.moment(10)),
     )  # fmt: skip
     lines = list(why_lines(story))
     assert story.state == "running"
     assert f"  ! {IDLE}" in lines
-    assert "    rank 1 beta  train.py:14 main  0 % CPU" in lines
+    assert "    rank 1 beta  train.py:14 main  0 % CPU  8 s ago" in lines
     (one,) = [place for place in why_data(story)["places"] if place["rank"] == 1]
     assert one["line"] == "train.py:14 in main"
 

@@ -18,7 +18,6 @@ import pytest
 
 from orchestrator.checks.failure import Failure
 from orchestrator.cli.launching.stopping import StoppedRun
-from orchestrator.cli.launching.view import _next_step
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes import fake_slurm, slurm
@@ -29,6 +28,7 @@ from orchestrator.specs import labels as names_of
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
+from orchestrator.state.next_step import next_step
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
@@ -106,9 +106,11 @@ def test_the_end_of_a_launch_that_failed(uni: Cluster) -> None:
 def test_a_node_without_its_ranks_is_excluded_in_the_inventory() -> None:
     plan = replace(lan.plan(("alpha", "beta")), cluster="uni")
     failure = Failure(node="beta", rank=-1, exit_code=None, reason="no answer", lines=())
-    step = _next_step(plan, failure, checkpoint=True)
+    step = next_step(plan, failure, from_checkpoint=True)
     assert step.endswith("   without beta: first add `exclude: beta` to `options:` of cluster uni in the inventory")
-    assert _next_step(replace(plan, cluster=""), failure, checkpoint=True).endswith("   without beta: --nodes alpha")
+    assert next_step(replace(plan, cluster=""), failure, from_checkpoint=True).endswith(
+        "   without beta: --nodes alpha"
+    )
 
 
 def test_a_run_that_was_not_stopped_everywhere_is_stopped_again_and_not_cleaned() -> None:

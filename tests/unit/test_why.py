@@ -309,9 +309,9 @@ def check_placeholders(signature: Signature) -> None:
     cause = CAUSES[signature.id]
     named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
-    assert named <= {"node", "rank", "run", *groups}
+    assert named <= {"node", "rank", "run", "again", *groups}
     there = {name for text in ON_CLUSTER[signature.id].fix for _, name, _, _ in Formatter().parse(text) if name}
-    assert there <= {"node", "rank", "run", "cluster", "on", "test", "without", *groups}
+    assert there <= {"node", "rank", "run", "again", "cluster", "on", "test", "without", *groups}
 
 
 def commands_of(cause: Cause) -> Iterator[tuple[str, list[str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
@@ -15,7 +14,6 @@ from rich.text import Text
 
 from contract.cost_model.forecast import Forecast
 from contract.events import LineRedrawn
-from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
@@ -24,7 +22,7 @@ from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
-from orchestrator.plan.command import is_own_script, launch_words
+from orchestrator.plan.command import is_own_script
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.plan.sbatch import HELD_S
 from orchestrator.render import phases
@@ -41,6 +39,7 @@ from orchestrator.specs.finding import Finding
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 from orchestrator.specs.seen import seen_now
+from orchestrator.state.next_step import next_step
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
@@ -286,7 +285,7 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
     if mode.as_json:
         write_json(outcome_data(plan, outcome))
     elif outcome.failure:
-        then = "" if mode.forecast else _next_step(plan, outcome.failure, checkpoint=outcome.checkpoint)
+        then = "" if mode.forecast else next_step(plan, outcome.failure, from_checkpoint=outcome.checkpoint)
         tell_failure(plan, outcome.failure, then)
     elif mode.forecast and outcome.forecast:  # its table has been printed
         say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
@@ -324,22 +323,6 @@ def without_result(plan: Plan, outcome: RunOutcome) -> tuple[str, str]:
         )
         return older, f"orch logs {plan.run_id}"
     return "is its image older than this orch?", "orch build"
-
-
-def _next_step(plan: Plan, failure: Failure, *, checkpoint: bool) -> str:
-    """A resume, where it can help: it repeats the words of the launch, and the code unless other code is given."""
-    cause = failure.cause
-    if cause and cause.launch_again and not checkpoint:
-        return f"correct that, then launch again: {shlex.join(launch_words(plan))}"
-    code = f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""
-    if cause and cause.owner == "user" and code:
-        return f"with the corrected code: orch resume {plan.run_id}{code}"
-    left = [part.node for part in plan.nodes if part.node != failure.node]
-    if failure.exit_code is not None or not left:
-        return f"orch resume {plan.run_id}"
-    job = ClusterJob.of(plan)
-    how = f"first {job.without(failure.node)}" if job else f"--nodes {shlex.quote(','.join(left))}"
-    return f"orch resume {plan.run_id}   without {failure.node}: {how}"
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:

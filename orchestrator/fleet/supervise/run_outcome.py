@@ -11,6 +11,7 @@ from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
+from orchestrator.state.next_step import again, has_checkpoint
 from orchestrator.state.phase import Phase, end_of, has_ended, phase_of
 from orchestrator.state.postmortem import generation_failure
 from orchestrator.state.recovery import AddNodes, Decision, GiveUp, NoNodeAnswers, Replan
@@ -62,7 +63,7 @@ def outcome_of(state: RunState, plan: Plan, last: Decision, ended: Sequence[str]
         forecast=state.forecast,
         then=then,
         samples_per_step=state.samples_per_step,
-        checkpoint=any(one.part.checkpoint or one.part.resumed for one in state.members),
+        checkpoint=has_checkpoint(state),
         note=(finished.note or "") if finished and not failure else "",
     )
 
@@ -80,7 +81,7 @@ def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
     agreed = generation_failure(state.finished)
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
-    found = root_cause(failed, agreed=agreed, run=plan.run_id, job=ClusterJob.of(plan))
+    found = root_cause(failed, agreed=agreed, run=plan.run_id, again=_again(state, plan), job=ClusterJob.of(plan))
     removed = all(one.is_missing for one in state.members)
     reason = "its containers were removed" if removed else "its agents give no reason"
     return found or Failure(node=plan.master, rank=0, exit_code=None, reason=reason, lines=())
@@ -113,7 +114,12 @@ def _given_up(state: RunState, plan: Plan, last: GiveUp) -> Failure | None:
     reason = (node.error if node else "") or "the others wait for it"
     if last.seconds >= 1:
         reason += f", for {last.seconds:.0f} s" + (f" (as are {', '.join(others)})" if others else "")
-    return root_cause([_unseen(plan, name, None, reason)], run=plan.run_id, job=ClusterJob.of(plan))
+    lost = [_unseen(plan, name, None, reason)]
+    return root_cause(lost, run=plan.run_id, again=_again(state, plan), job=ClusterJob.of(plan))
+
+
+def _again(state: RunState, plan: Plan) -> str:
+    return again(plan, plan.run_id, from_checkpoint=has_checkpoint(state))
 
 
 def _unseen(plan: Plan, node: str, exit_code: int | None, reason: str = "") -> EndedBadly:
