@@ -40,8 +40,8 @@ class Cause:
 
     @classmethod
     def of(cls, found: Classified, *, job: ClusterJob | None, node: str, rank: str, run: str, again: str = "") -> Cause:
-        """The cause of this failure, with the steps for a cluster where the run is a job. `again`: how the run goes on
-        once the cause is away (default: from its last checkpoint)."""
+        """The cause of this failure, with the steps for a cluster where the run is a job. `again`: how the run
+        continues once the cause is away (default: from its last checkpoint)."""
         values = {"node": node, "rank": rank, "run": run, **found.values}
         cause = causes_of(found.signature.area, on_cluster=job is not None)[found.id]
         # Values are of nodes and of their output: in a command to paste, each is one word.

@@ -1,4 +1,4 @@
-"""How a run that has failed goes on: from a checkpoint where there is one, otherwise with its launch, corrected."""
+"""How a run that has failed continues: from a checkpoint where there is one, otherwise with its launch, corrected."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Evidence:
 
     @property
     def again(self) -> str:
-        """How the run goes on once the cause of a failure is away."""
+        """How the run continues once the cause of a failure is away."""
         return again(self.plan, self.run_id, from_checkpoint=bool(self.journal.lineage()))
 
     @property

@@ -15,7 +15,7 @@ NO_MODULE = "[rank0]: ModuleNotFoundError: No module named 'einops'"
 BROKEN = lan.event(
     "finished", outcome="user", node="alpha", rank=0, exit_code=1, cause="code.exception", reason="ValueError: label 11"
 )
-CHECKPOINT = "[rank0]: " + lan.event(
+CHECKPOINT = lan.event(
     "checkpoint", step=40, path="/workspace/runs/x/checkpoints/step-00000040", verified=True, sha256="a" * 64
 )
 
