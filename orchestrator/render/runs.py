@@ -197,7 +197,7 @@ def condition_data(one: Condition) -> dict[str, Any]:
 
 def _progress_data(known: RunProgress) -> dict[str, Any]:
     values = asdict(replace(known, compute_s=dict(known.compute_s), printed=None))
-    return {name: value for name, value in values.items() if name != "printed"}
+    return {name: value for name, value in values.items() if name not in ("printed", "is_over")}
 
 
 def _node_data(node: NodeState) -> dict[str, Any]:
