@@ -250,7 +250,7 @@ def shown_on(screen: Screen, plan: Plan) -> Callable[[RunEvent], None]:
     """Feeds the state of the run, and shows each event, as the supervisor does."""
     followed = FollowedRun(RunRecord(plan.run_id))
     followed.begin(plan, ())
-    show = screen.showing(Arrivals({}, plan, followed.state, polls=False))
+    show = screen.showing(Arrivals({}, plan, followed.state))
 
     def take(event: RunEvent) -> None:
         followed.take(event)

@@ -25,7 +25,7 @@ def join(stream: Stream, at: float) -> None:
 
 def test_nodes_of_the_next_attempt_arrive_when_its_ranks_start() -> None:
     stream, state, reports = begun(), RunState(run_id=RUN_ID), list[str]()
-    stages = _Stages(Arrivals({}, PLAN, state, polls=False), PLAN, reports.append)
+    stages = _Stages(Arrivals({}, PLAN, state), PLAN, reports.append)
     join(stream, 5)
     feed(stream, state)
     stages.hear(Tick())

@@ -209,7 +209,7 @@ def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: Ho
     folder = mode.inventory.parent if mode.inventory else None
     of_user = Hooks(spec=hooks, plan=plan, followed=followed, folder=folder or record.folder)
     screen = Screen(plan, quiet=mode.as_json, on_machines=False)
-    show = screen.showing(Arrivals({}, plan, followed.state, polls=False))
+    show = screen.showing(Arrivals({}, plan, followed.state))
 
     def hear(update: Update) -> None:
         show(update)

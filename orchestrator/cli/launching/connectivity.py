@@ -86,7 +86,7 @@ def _test_on_cluster(
     @contextmanager
     def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
         report(f"testing {counted(plan.nnodes, 'node')} of {plan.cluster}, {plan.backend}")
-        yield _Stages(Arrivals({}, plan, state, polls=False), plan, report).hear
+        yield _Stages(Arrivals({}, plan, state), plan, report).hear
 
     return run_once_on(
         inventory,

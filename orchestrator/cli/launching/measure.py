@@ -81,7 +81,7 @@ def _measure_on_cluster(
     @contextmanager
     def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
         with Screen(plan, quiet=quiet, forecasts=False, on_machines=False) as screen:
-            yield screen.showing(Arrivals({}, plan, state, polls=False))
+            yield screen.showing(Arrivals({}, plan, state))
 
     command = options.command or DEFAULT_COMMAND
     measuring(command)  # refuse a script, which cannot be measured

@@ -1,1 +1,1 @@
-"""Saved measurements, and the check of a workload's words."""
+"""Requests of runs, and the check of a workload's words."""

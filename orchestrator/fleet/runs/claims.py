@@ -142,18 +142,16 @@ class _Claiming(NodesClaimed):
             name, answer = outcome.item.name, outcome.result
             if answer is None:
                 self.failed[name] = outcome.error or OrchError("no answer", node=name)
-            elif answer.exit_code in (TAKEN, STOPPED):
+            elif answer.exit_code:
                 self.left_out[name] = _words(answer)
-            elif answer.exit_code == 0:
-                self.held.append(name)
             else:
-                self.failed[name] = _error_of(answer, self.places[name])
+                self.held.append(name)
 
     def is_lost(self, others: Sequence[Node]) -> bool:
         """Whether two nodes refuse, or more than half of those that answer; `others` are looked at alone."""
         asked = fan_out(others, lambda node: self._run(node, "look"), timeout_s=TIMEOUT_S) if others else ()
         codes = [outcome.result.exit_code for outcome in asked if outcome.result is not None]
-        refusing = len(self.left_out) + sum(code in (TAKEN, STOPPED) for code in codes)
+        refusing = len(self.left_out) + sum(code != 0 for code in codes)
         return refusing >= 2 or 2 * refusing > len(self.held) + len(self.left_out) + len(codes)
 
     def is_lost_within(self, looks: int, others: Sequence[Node], rest: Callable[[float], object]) -> bool:
@@ -175,7 +173,10 @@ class _Claiming(NodesClaimed):
     def _run(self, node: Node, *look: str) -> Completed:
         claim, mode = self.claim, "auto" if self.claim.why in ACTS_ALONE else "user"
         words = (self.places[node.name], self.run_id, str(claim.attempt), claim.id, claimant(), mode, *look)
-        return node.run(["sh", "-c", CLAIM, "sh", *words], timeout_s=TIMEOUT_S)
+        answer = node.run(["sh", "-c", CLAIM, "sh", *words], timeout_s=TIMEOUT_S)
+        if answer.exit_code not in (TAKEN, STOPPED):
+            answer.check(f"making {words[0]}", hint="may this user write there? set `workspace` in the inventory")
+        return answer
 
 
 def claimant() -> str:
@@ -187,11 +188,3 @@ def _words(answer: Completed) -> str:
     """The words of a node on one line, bounded."""
     text = answer.stdout.strip()[:LONGEST_OWNER]
     return "".join(one if one.isprintable() else " " for one in text) or "another claim"
-
-
-def _error_of(answer: Completed, folder: str) -> OrchError:
-    try:
-        answer.check(f"making {folder}", hint="may this user write there? set `workspace` in the inventory")
-    except OrchError as error:
-        return error
-    return OrchError("no answer", node=answer.node)

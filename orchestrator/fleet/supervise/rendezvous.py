@@ -29,12 +29,10 @@ class Arrivals:
         plan: Plan,
         state: RunState,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        polls: bool = True,
     ) -> None:
-        """`polls`: whether the sockets are looked at; otherwise only the start of a rank says that all have met."""
+        """`nodes`: those whose sockets are looked at; without any, only the start of a rank says that all have met."""
         self.state = state
-        self._nodes, self._plan, self._clock, self._polls = nodes, plan, clock, polls
+        self._nodes, self._plan, self._clock = nodes, plan, clock
         self.here: list[str] = []
         """In order of arrival."""
         self._polled = clock()
@@ -53,7 +51,7 @@ class Arrivals:
             return new
         if any(one.part.ranks for one in self.state.members):
             new = self.missing  # torchrun starts a rank only when every agent has met the others
-        elif not is_line and self._polls and self._clock() - self._polled >= POLL_EVERY_S:
+        elif not is_line and self._nodes and self._clock() - self._polled >= POLL_EVERY_S:
             self._polled = self._clock()
             new = self._connected(self.missing)
         self.here += new
