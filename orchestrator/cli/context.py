@@ -198,15 +198,13 @@ def _faults(text: str, file: Path) -> ConfigError | None:
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[Holder, ...]:
     """Return the nodes of the inventory that `nodes` selects, or all nodes and clusters; none where the inventory is
     gone but this computer has a record of the run (of any run, where `run` is None)."""
-    from orchestrator.store.run_names import matching
-    from orchestrator.store.run_record import recorded_runs
+    from orchestrator.store.run_record import records_meant
 
     try:
         loaded = load_inventory(path)
         return loaded.inventory.holders if nodes is None else loaded.select(nodes)
     except ConfigError as error:
-        recorded = matching(run or "", (record.run_id for record in recorded_runs()))
-        if path or invocation.current.inventory or nodes is not None or error.problems or not recorded:
+        if path or invocation.current.inventory or nodes is not None or error.problems or not records_meant(run):
             raise
         say(f"note: {error.message}; no node is asked, only the records on this computer are read")
         return ()

@@ -94,10 +94,10 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorR
     from orchestrator.checks.cluster_findings import for_cluster_users
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
     from orchestrator.fleet.readiness.doctor import NEEDED, WAYS, examine, stages_of
-    from orchestrator.fleet.readiness.quick_look import save_doctor_record
     from orchestrator.render.findings import DoctorReport
     from orchestrator.render.progress import ExaminingView
     from orchestrator.specs.request import LaunchRequest
+    from orchestrator.store.doctor_record import save_doctor_record
 
     nodes, inventory, cluster = checked.nodes, checked.loaded.inventory, checked.cluster
     request = LaunchRequest(

@@ -124,7 +124,7 @@ def _next(runs: Sequence[RunLook], inventory: Inventory) -> Iterator[str]:
         for line in NEXT.get(runs[0].state, ("orch status {run}   # asks its nodes",)):
             yield line.format(run=runs[0].run_id)
         return
-    from orchestrator.fleet.readiness.quick_look import record_file
+    from orchestrator.store.doctor_record import record_file
 
     if not record_file().is_file():
         yield "orch doctor   # finds whatever would make a run fail, such as a missing image"

@@ -14,7 +14,7 @@ from orchestrator.nodes.processes.files import processes_folder
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.store.run_names import matching
-from orchestrator.store.run_record import RunRecord, recorded_runs
+from orchestrator.store.run_record import RunRecord, records_meant
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
     from orchestrator.nodes.carrier import Carried, CarriedAttempt
@@ -74,10 +74,9 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
     A run of `orch launch --engine process` is held by processes of this computer: no machine is asked about it. A run
     of a cluster is held by that cluster alone, and any other run on record by machines.
     """
-    known = [record.run_id for record in recorded_runs()]
-    meant = matching(run, known) if run else known[:1]
-    wanted = run or next(iter(meant), None)
-    plans = [RunRecord(one).plan() for one in meant]
+    meant = records_meant(run)
+    wanted = run or next((record.run_id for record in meant), None)
+    plans = [record.plan() for record in meant]
     if plans and (plan := plans[0]) and all(one and one.cluster == plan.cluster for one in plans):
         clusters, machines = clusters_of(specs), machines_of(specs)
         if run or clusters or not plan.cluster:  # who shows machines alone shows them beside a cluster's run, too

@@ -375,6 +375,12 @@ def record_of(wanted: str | None) -> RunRecord:
     raise unknown_run(wanted, ON_RECORD, (one.run_id for one in known), hint)
 
 
+def records_meant(wanted: str | None) -> list[RunRecord]:
+    """Records of the runs that `wanted` may mean, newest first; of the newest run where it is None or empty."""
+    known = [one.run_id for one in known_records()]
+    return [RunRecord(one) for one in (matching(wanted, known) if wanted else known[:1])]
+
+
 def spoken_by_nodes(run_id: str) -> str:
     """Line on a run of which this computer has no record; empty where it has one."""
     if RunRecord(run_id).journal.attempts:

@@ -8,12 +8,13 @@ from pathlib import Path as File
 
 import pytest
 
-from orchestrator.fleet.readiness.quick_look import load_doctor_record, quick_look, record_file, save_doctor_record
+from orchestrator.fleet.readiness.quick_look import quick_look
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
 from orchestrator.specs.inventory import Limits
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
+from orchestrator.store.doctor_record import load_doctor_record, record_file, save_doctor_record
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 

@@ -17,9 +17,9 @@ from contract.event_values import RankPosition
 from contract.events import Event, OutputProgress, ResourcesSampled
 from contract.resources import ResourceUsage
 from orchestrator.cli import overview
-from orchestrator.fleet.readiness.quick_look import record_file
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.doctor_record import record_file
 from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.report import report_of
 from tests import lan

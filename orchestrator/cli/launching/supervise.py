@@ -38,8 +38,7 @@ from orchestrator.specs.secret import concealed
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
-from orchestrator.store.run_names import matching
-from orchestrator.store.run_record import RunRecord, recorded_runs
+from orchestrator.store.run_record import RunRecord, records_meant
 
 LOOKS = 20
 """Tries, until the supervisor of an attempt that was just stopped has ended."""
@@ -204,9 +203,7 @@ def rejoined(inventory: Inventory, wanted: str | None, mode: OutputMode, *, fini
 
 def _must_be_of_machines(wanted: str | None) -> None:
     """UsageError: the run is a job of a cluster, where only its agents and the scheduler restart what fails."""
-    known = [record.run_id for record in recorded_runs()]
-    meant = matching(wanted, known) if wanted else known[:1]
-    plans = [RunRecord(run_id).plan() for run_id in meant]
+    plans = [record.plan() for record in records_meant(wanted)]
     if plans and (plan := plans[0]) and all(one and one.cluster for one in plans):
         raise UsageError(
             f"run {plan.run_id} is a job of cluster {plan.cluster}: its scheduler and its agents supervise it",

@@ -14,8 +14,8 @@ from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import ConfigError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.plan import Plan
-from orchestrator.store.run_names import KnownRun, Purpose, matching, resolve
-from orchestrator.store.run_record import RunRecord, known_records
+from orchestrator.store.run_names import KnownRun, Purpose, resolve
+from orchestrator.store.run_record import records_meant
 
 Places = Mapping[str, str]
 """The project's folder on each node, by its name; `~` is the home of the node's user."""
@@ -43,9 +43,7 @@ def places_in(specs: Sequence[NodeSpec | ClusterSpec], project: str) -> Places:
 def places_for(specs: Sequence[NodeSpec | ClusterSpec], project: str, wanted: str) -> Places:
     """The same, but where the run that `wanted` means was launched into other folders, by its plan on record, those:
     `--engine process` has folders of its own. Empty: the run launched last."""
-    known = [one.run_id for one in known_records()]
-    meant = matching(wanted, known) if wanted else known[:1]
-    plan = RunRecord(meant[0]).plan() if meant else None
+    plan = next((record.plan() for record in records_meant(wanted)), None)
     return {**places_in(specs, project), **(places_of(plan) if plan else {})}
 
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path as File
-from typing import Literal
-
-from platformdirs import user_state_path
-from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.checks.doctor import quick
 from orchestrator.fleet.readiness.doctor import examine, stages_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
-from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.network import NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run import State
+from orchestrator.store.doctor_record import SeenNetwork, load_doctor_record, save_doctor_record
 
 
 def check_before_launch(
@@ -71,45 +65,6 @@ def quick_look(
         )
         for finding in quick(tuple(together))
     )
-
-
-MAX_AGE_S = 24 * 3600.0
-"""Age of a record after which it says little about the network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenNetwork:
-    """Network of one node as the doctor saw it."""
-
-    at: datetime
-    address: str
-    network: NetworkFacts | None = None
-    paths: tuple[Path, ...] = ()
-
-
-_FORM = TypeAdapter(dict[Literal["nodes"], dict[str, SeenNetwork]])
-
-
-def record_file() -> File:
-    return user_state_path("orch") / "doctor.json"
-
-
-def save_doctor_record(fleet: Sequence[Examined], now: datetime) -> None:
-    """Save the network of these nodes; what is on record of other nodes stays."""
-    nodes = load_doctor_record(now)
-    for node in fleet:
-        if node.facts and (node.network or node.paths):
-            nodes[node.name] = SeenNetwork(at=now, address=node.facts.address, network=node.network, paths=node.paths)
-    replace_file(record_file(), _FORM.dump_json({"nodes": nodes}))
-
-
-def load_doctor_record(now: datetime) -> dict[str, SeenNetwork]:
-    """Networks by node, without records that are too old; empty if the file cannot be read."""
-    try:
-        nodes = _FORM.validate_json(record_file().read_bytes())["nodes"]
-    except (OSError, ValidationError, KeyError):
-        return {}
-    return {name: seen for name, seen in nodes.items() if 0 <= (now - seen.at).total_seconds() <= MAX_AGE_S}
 
 
 def with_holder(error: PortTakenError, node: Node) -> PortTakenError:
