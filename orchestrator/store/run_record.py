@@ -76,6 +76,11 @@ def new_claim() -> str:
     return token_hex(16)
 
 
+def user_here() -> str:
+    """This user and this computer, as other computers show them."""
+    return f"{getpass.getuser()}@{platform.node()}"
+
+
 def plan_name(attempt: int) -> str:
     """File with the plan of an attempt, in the folder of its run."""
     return f"plan-{attempt}.json"
@@ -331,7 +336,7 @@ class RunRecord(RunStore):
 
     def mark_stopping(self) -> None:
         """Record that the run is to end, before the first signal: a supervisor does not restart what ends."""
-        self._file.append(StopEntry(by=f"{getpass.getuser()}@{platform.node()}"))
+        self._file.append(StopEntry(by=user_here()))
 
     def is_stopping(self) -> bool:
         return self.journal.stop is not None

@@ -90,13 +90,13 @@ def test_looking_claims_nothing(shell: str, tmp_path: Path) -> None:
 def test_only_a_person_continues_a_stopped_run(shell: str, tmp_path: Path) -> None:
     node, mark = Folder(tmp_path, shell), tmp_path / "runs/r1/stopped"
     mark.parent.mkdir(parents=True)
-    mark.write_text("bea@lap\n")
+    mark.write_text("stopped by bea@lap\n")
     assert node.claim(1, "ours") == (STOPPED, "stopped by bea@lap\n")
     assert node.claim(1, "ours", "user", "look") == (0, "")
     assert mark.exists()
     assert node.claim(1, "ours", "user") == (0, "")
     assert not mark.exists()
-    mark.write_text("bea@lap\n")
+    mark.write_text("stopped by bea@lap\n")
     assert node.claim(1, "theirs", "user")[0] == TAKEN
     assert mark.exists()
 

@@ -7,8 +7,6 @@ names another claimant is left out; two of them, or more than half, are believed
 
 from __future__ import annotations
 
-import getpass
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.interface import Completed, Node
 from orchestrator.specs.errors import ConflictError, OrchError
 from orchestrator.state.journal_entries import ClaimEntry
+from orchestrator.store.run_record import user_here
 
 TAKEN, STOPPED = 17, 19
 """Exit codes of the script: another claim of this attempt or of a later one; the run was stopped."""
@@ -53,7 +52,7 @@ make() {  # a folder that is not empty has no other one renamed to its name
   rm -rf -- "$new"
   return 1
 }
-if [ "$6" != user ] && [ -e "$run/stopped" ]; then printf 'stopped by %s\n' "$(text "$run/stopped")"; exit 19; fi
+if [ "$6" != user ] && [ -e "$run/stopped" ]; then printf '%s\n' "$(text "$run/stopped")"; exit 19; fi
 later "$3" && exit 17
 if [ "$7" = look ]; then
   [ ! -d "$a/$3" ] || [ "$(text "$a/$3/id")" = "$4" ] || { by "$3"; exit 17; }
@@ -181,7 +180,7 @@ class _Claiming(NodesClaimed):
 
 def claimant() -> str:
     """The person, the computer and the time, as other computers show them."""
-    return f"{getpass.getuser()}@{platform.node()} at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{user_here()} at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _words(answer: Completed) -> str:

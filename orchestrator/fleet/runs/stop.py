@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 from contract.run_folder import STOPPED
 from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.claims import claimant
 from orchestrator.fleet.runs.find_runs import RunningContainer, containers_of, find_runs, split_by_labels
 from orchestrator.fleet.runs.launch import discard
 from orchestrator.fleet.runs.read_logs import collect_logs
@@ -74,8 +72,7 @@ def stop_run(
     `silent`: nodes that gave no answer; `places`: the project's folder on each node.
     """
     not_recorded = _problem(record.mark_stopping)
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    text = f"stopped by {by} at {datetime.now(UTC).isoformat(timespec='seconds')}"
+    text = f"stopped by {claimant()}"
     marked = [node for node in nodes if node.name in places]
     fan_out(marked, lambda node: _mark(node, places[node.name], record.run_id, text), timeout_s=MARK_S)
     found = find_runs(nodes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.numbers import whole
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import Run
-from orchestrator.store.run_record import RunRecord
+from orchestrator.store.run_record import RunRecord, user_here
 
 # A constant. $1: the project's folder, $2: the run. The newest claim, and the hash of the plan.
 CLAIMS = r"""
@@ -96,9 +94,8 @@ def take_over(nodes: Sequence[Node], plan: Plan, source: str) -> None:
     by_name = {node.name: node for node in nodes}
     found = [run for run in find_runs(nodes).runs if run.run_id == plan.run_id]
     containers = {name: id for run in found for name, id in _containers(run, plan, by_name).items()}
-    by = f"{getpass.getuser()}@{platform.node()}"
     record = RunRecord(plan.run_id)
-    record.save_takeover(plan, containers, source=source, by=by)
+    record.save_takeover(plan, containers, source=source, by=user_here())
     leading = [name for name in containers if record.leads(name, plan.attempt)]
     note_checkpoints(
         [RunningContainer(node=by_name[name], node_rank=0, id=containers[name]) for name in leading], record
