@@ -63,7 +63,7 @@ export function short(value) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e3 && size < 1e7) return Math.round(value).toLocaleString("en-US");
+  if (size >= 1e3 && size < 1e7) return numbers(Math.round(value));
   if (size < 1e-3) return Number(value.toPrecision(4)).toExponential();
   return String(Number(value.toPrecision(4)));
 }

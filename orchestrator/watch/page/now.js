@@ -3,7 +3,7 @@
 import { get, poll } from "./api.js";
 import { click } from "./actions.js";
 import { CurveWall } from "./curves.js";
-import { ago, clock, el, gib, meter, numbers, patch, percent, pill, short, span, sparkline, table } from "./dom.js";
+import { ago, clock, el, gib, meter, patch, percent, pill, short, span, sparkline, table } from "./dom.js";
 import { lineList } from "./sections.js";
 
 const CURVES_MS = 5000, READING_MS = 700;

@@ -3,7 +3,7 @@
 import { get, poll } from "./api.js";
 import { examine } from "./actions.js";
 import { nodePill } from "./now.js";
-import { bytes, clock, el, gib, meter, patch, pill, span, sparkline, table } from "./dom.js";
+import { bytes, clock, el, gib, meter, numbers, patch, pill, span, sparkline, table } from "./dom.js";
 
 const ASK_MS = 2000;
 
@@ -38,7 +38,7 @@ function card(node) {
       ]),
       el("div", { class: "courses" }, course("CPU", node.cpu_history), course("GPUs", node.gpu_history)),
     ] : el("p", { class: "soft" }, "no values yet"),
-    el("p", {}, el("a", { href: `#/logs?node=${encodeURIComponent(node.name)}` }, "Logs"), el("span", { class: "soft" }, ` ${node.lines.toLocaleString("en-US")} lines since this page was started`)),
+    el("p", {}, el("a", { href: `#/logs?node=${encodeURIComponent(node.name)}` }, "Logs"), el("span", { class: "soft" }, ` ${numbers(node.lines)} lines since this page was started`)),
   );
 }
 
@@ -59,7 +59,7 @@ export function checkpoints(root) {
     const silent = Object.entries(data.unreachable);
     const columns = [
       { title: "Run", class: "name", cell: (one) => el("a", { href: `#/run/${encodeURIComponent(one.run_id)}`, class: "mono" }, one.run_id) },
-      { title: "Step", class: "number", cell: (one) => one.step.toLocaleString("en-US") },
+      { title: "Step", class: "number", cell: (one) => numbers(one.step) },
       { title: "Node", cell: (one) => one.node },
       { title: "State", class: "state", cell: (one) => [pill(one.problem ? "damaged" : one.hashed ? "sound" : "complete"), one.best ? el("span", { class: "pill s-good" }, "best") : null] },
       { title: "Size", class: "number", cell: (one) => bytes(one.bytes) },
