@@ -21,7 +21,7 @@ OF_USERS = (
 NOT_CHECKED = (
     "not checked on a cluster: ssh keys, /etc/hosts, packet filters, power settings and containers, which are its"
     " administrator's; nor are the links\n"
-    "  → orch test --on {cluster} --nodes 2   # every collective and every link, as in a launch"
+    "  → orch launch --on {cluster} --nodes 2 -- test-ddp   # every collective and every link"
 )
 
 

@@ -22,13 +22,13 @@ class ClusterJob:
 
     @property
     def on(self) -> str:
-        """Options of `launch`, `test`, `doctor` and `check-gpus` for as many nodes of the same cluster."""
+        """Options of `launch`, `doctor` and `check-gpus` for as many nodes of the same cluster."""
         return f"--on {shlex.quote(self.cluster)} --nodes {self.nodes}"
 
     @property
     def test(self) -> str:
         """Command that tries every collective and link."""
-        return f"orch test {self.on}"
+        return f"orch launch {self.on} -- test-ddp"
 
     def without(self, node: str) -> str:
         """The change of the inventory after which the scheduler gives no job this node."""

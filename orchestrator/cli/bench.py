@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import typer
 
-from orchestrator.cli.context import load_inventory, queue_wait_s
+from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
-from orchestrator.cli.options import InventoryOption, Output, WaitOption, WorkloadArgument
+from orchestrator.cli.options import InventoryOption, Output, WorkloadArgument
 from orchestrator.specs.launch_options import LaunchOptions
 
 EXAMPLES = """\
 orch bench
 orch bench --nodes 5 -- gpt2 --batch-size 2 --seq-len 128
-orch bench --on uni --nodes 3 -- gpt2 --batch-size 2
 orch bench --nodes alpha,beta --data ./Data --json -- vision --batch-size 64
 """
 SETTINGS = WORDS_LAST
@@ -32,7 +31,6 @@ SETTINGS = WORDS_LAST
         "workdir",
         "data",
         "engine",
-        "on",
         "output",
         "as_json",
     )
@@ -43,16 +41,14 @@ def bench(
     options: LaunchOptions,
     command: WorkloadArgument = None,
     inventory: InventoryOption = None,
-    wait: WaitOption = None,
     output: Output,
 ) -> int:
     """Measure a training step of a workload on all nodes at once, and save the result for `orch plan`.
 
     Measures the time per sample and of the optimizer, memory, disk, dataloader and links, in the image and on the
-    interfaces of a launch. Nothing is trained, and nothing is left on the nodes. With --on, a job of a cluster measures
-    on as many nodes as --nodes says; the result is shown, not saved.
+    interfaces of a launch. Nothing is trained, and nothing is left on the nodes.
     """
     from orchestrator.cli.launching.measure import run_bench
 
-    options, wait_s = replace(with_command(context, options, command), name="bench"), queue_wait_s(options.on, wait)
-    return run_bench(load_inventory(inventory).inventory, options, output, wait_s=wait_s)
+    options = replace(with_command(context, options, command), name="bench")
+    return run_bench(load_inventory(inventory).inventory, options, output)

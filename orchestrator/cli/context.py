@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.completion import cluster_names
 from orchestrator.cli.inventory_place import GIVEN, inventory_place
-from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption, WaitOption
+from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
 from orchestrator.cli.report import invocation, say, say_once
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files import HINT
@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # every command loads this module, also for its help and for 
     from orchestrator.specs.inventory import Inventory, NodeSpec
 
 
-WAIT_S = 600.0
-"""Default for the time that a job for a check, a test or a measurement may wait in the queue."""
+WAIT_S = 600
+"""Default for the time that a job for a check may wait in the queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,16 @@ class NodesToCheck(ChosenNodes):
             help="Check nodes of this cluster: a job holds as many as --nodes says (default: 1) until the end.",
         ),
     ] = ""
-    wait: WaitOption = None
+    wait: Annotated[
+        int | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="With --on: how long the job may wait in the queue before it is withdrawn (default: 600).",
+            show_default=False,
+        ),
+    ] = None
 
     @contextmanager
     def connected(self) -> Iterator[CheckedNodes]:
@@ -92,7 +101,8 @@ class NodesToCheck(ChosenNodes):
             with self._allocated() as checked:
                 yield checked
             return
-        queue_wait_s(self.on, self.wait)
+        if self.wait is not None:
+            raise UsageError("--wait needs --on: nodes of the inventory have no queue", hint="--on CLUSTER --wait 600")
         loaded = load_inventory(self.inventory)
         if not loaded.inventory.nodes:
             name = loaded.inventory.clusters[0].name
@@ -119,7 +129,7 @@ class NodesToCheck(ChosenNodes):
         cluster = loaded.inventory.cluster(self.on)
         carrier = carrier_of(cluster)
         try:
-            wait_s = queue_wait_s(self.on, self.wait)
+            wait_s = WAIT_S if self.wait is None else self.wait
             with allocated(carrier, int(number), wait_s=wait_s, tell=say) as allocation:
                 nodes = allocation.nodes()
                 specs = tuple(spec_of(cluster, node.name, node.host) for node in nodes)
@@ -127,13 +137,6 @@ class NodesToCheck(ChosenNodes):
                 yield CheckedNodes(loaded=loaded, specs=specs, nodes=tuple(map(logged, nodes)), cluster=cluster)
         finally:
             carrier.login.close()
-
-
-def queue_wait_s(on: str, wait: int | None) -> float:
-    """Seconds that a job may wait in the queue. UsageError: `--wait` without a cluster."""
-    if wait is not None and not on:
-        raise UsageError("--wait needs --on: nodes of the inventory have no queue", hint="--on CLUSTER --wait 600")
-    return WAIT_S if wait is None else wait
 
 
 def load_inventory(path: Path | None) -> LoadedInventory:

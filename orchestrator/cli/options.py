@@ -126,16 +126,6 @@ WorkloadArgument = Annotated[
 EngineOption = Annotated[
     str, typer.Option("--engine", metavar="docker|process", help="process: no containers, all ranks on this computer.")
 ]
-WaitOption = Annotated[
-    int | None,
-    typer.Option(
-        "--wait",
-        metavar="SECONDS",
-        min=0,
-        help="With --on: how long the job may wait in the queue before it is withdrawn (default: 600).",
-        show_default=False,
-    ),
-]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for confirmation. Required without a terminal.")
 ]

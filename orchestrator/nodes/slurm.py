@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from errno import EEXIST
 from pathlib import Path
 from threading import Lock
 
@@ -30,7 +29,6 @@ from orchestrator.specs.cluster import JOB_PREFIX, ClusterSpec
 from orchestrator.specs.errors import (
     CommandFailedError,
     ConfigError,
-    ConflictError,
     DeadlineError,
     EngineError,
     NodeUnreachableError,
@@ -74,18 +72,6 @@ exec scancel --user="$(id -un)" --name="$1"
 _DROP_SECRETS = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
 rm -rf -- "$folder/runs/$2/secrets"
-"""
-# $1: the project's folder, $2: a new run. Exit code 17, EEXIST, where that run exists: messages are in any language.
-_CLAIM = """
-umask 077
-folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
-mkdir -p -- "$folder/runs" && mkdir -- "$folder/runs/$2" && exit 0
-[ -e "$folder/runs/$2" ] && exit 17
-exit 1
-"""
-_REMOVE = """
-folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
-rm -rf -- "$folder/runs/$2"
 """
 _FORGET = """
 folder=$1; case $folder in "~"*) folder=$HOME${folder#"~"};; esac
@@ -324,13 +310,6 @@ class SlurmCarrier:
         self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
         self._kept = None
 
-    def claim(self, run_id: str) -> None:
-        """Make the folder of a new run, which `remove` may delete. ConflictError: a run with this id has one."""
-        answer = self.login.run(["sh", "-c", _CLAIM, "sh", self.cluster.folder, run_id], timeout_s=ASK_S)
-        if answer.exit_code == EEXIST:
-            raise ConflictError(f"a run {run_id} exists already", node=self.name, hint="try again: it gets another id")
-        answer.check(f"making the folder of run {run_id}")
-
     def end(self, job: str) -> None:
         """Cancel a job, and wait until Slurm has ended it. A busy scheduler is asked again."""
         deadline, cancelled = self._clock() + CANCEL_S, False
@@ -349,18 +328,6 @@ class SlurmCarrier:
             if self._clock() >= deadline:
                 raise problem
             self.rest(POLL_S / 2)
-
-    def remove(self, run_id: str, job: str) -> None:
-        """End the job, and delete the folder of a run that was claimed, checkpoints included.
-
-        `job`: its number; empty: none was submitted. The run is over before its job: an agent waits for a while to tell
-        a lost node of the end. Nothing is deleted before the queue says that the job is gone.
-        """
-        if job:
-            self.end(job)
-        words = ["sh", "-c", _REMOVE, "sh", self.cluster.folder, run_id]
-        self.login.run(words, timeout_s=ASK_S).check(f"removing {self.cluster.folder}/runs/{run_id}")
-        self._kept = None
 
     def execute(self, attempt: CarriedAttempt, rank: int, argv: Sequence[str]) -> Completed:
         if not attempt.names or attempt.status != "running":

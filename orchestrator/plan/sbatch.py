@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from orchestrator.plan.command import CONTAINER_WORKSPACE
@@ -30,7 +30,7 @@ EARLY_S = 60
 SHORTEST_S = WARNING_S + EARLY_S + 30
 """Shortest time limit: below it, a job ends before its first step."""
 HELD_S = 900
-"""Longest time for which checks, tests and measurements hold nodes."""
+"""Longest time for which checks hold nodes."""
 VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_NODEID", "SLURM_RESTART_COUNT",
     "SLURMD_NODENAME",
@@ -115,37 +115,31 @@ exit "$code"
 """
 
 
-def batch_script(plan: Plan, cluster: ClusterSpec, *, once: bool = False) -> str:
-    """The text to submit; `once`: Slurm never queues the job again. ConfigError: a value that cannot be part of it."""
+def batch_script(plan: Plan, cluster: ClusterSpec) -> str:
+    """The text to submit. ConfigError: a value that cannot be part of it."""
     _require_possible(plan, cluster)
-    lines = (
-        f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
-        for name, value in _directives(plan, cluster, once=once)
-    )
     words = (run_folder(plan), *_task_words(plan, cluster))
-    return "\n".join(("#!/bin/bash", *lines, f"set -- {shlex.join(words)}")) + _BODY
-
-
-def for_a_check(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster with `HELD_S` as its time limit, or a shorter one of its own: short jobs start earlier."""
-    if cluster.time and time_limit_s(cluster.time) < HELD_S:
-        return cluster
-    return cluster.model_copy(update={"time": str(HELD_S // 60)})
+    return "\n".join(("#!/bin/bash", *_lines(_directives(plan, cluster)), f"set -- {shlex.join(words)}")) + _BODY
 
 
 def holding_script(cluster: ClusterSpec, nnodes: int, name: str) -> str:
     """A job that holds nodes for checks, with the resources of a run, until it is cancelled; it ends by itself after
-    `HELD_S` seconds, so that nodes are released also when this computer was lost."""
+    `HELD_S` seconds, so that nodes are released also when this computer was lost: short jobs start earlier, too."""
+    if not cluster.time or time_limit_s(cluster.time) > HELD_S:
+        cluster = cluster.model_copy(update={"time": str(HELD_S // 60)})
     options = (
-        *_resources(for_a_check(cluster), nnodes),
+        *_resources(cluster, nnodes),
         ("output", "/dev/null"),
         ("no-requeue", ""),
         *sorted(cluster.options.items()),
     )
-    lines = (
-        f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (("job-name", name), *options)
-    )
-    return "\n".join(("#!/bin/bash", *lines, f"exec sleep {HELD_S}", ""))
+    return "\n".join(("#!/bin/bash", *_lines((("job-name", name), *options)), f"exec sleep {HELD_S}", ""))
+
+
+def _lines(options: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the line of each option of sbatch."""
+    for name, value in options:
+        yield f"#SBATCH --{name}={value}" if value else f"#SBATCH --{name}"
 
 
 def run_folder(plan: Plan) -> str:
@@ -153,13 +147,13 @@ def run_folder(plan: Plan) -> str:
     return f"{plan.nodes[0].folder}/runs/{plan.run_id}"
 
 
-def _directives(plan: Plan, cluster: ClusterSpec, *, once: bool) -> Iterator[tuple[str, str]]:
+def _directives(plan: Plan, cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     """Options of sbatch. Each value is an id, a number, or was checked by the inventory."""
     yield "job-name", f"{JOB_PREFIX}{plan.run_id}"
     yield from _resources(cluster, plan.nnodes)
     yield "output", f"{run_folder(plan)}/logs/batch.%j.log"
     yield "open-mode", "append"
-    yield "no-requeue" if once else "requeue", ""
+    yield "requeue", ""
     yield "signal", f"B:USR1@{WARNING_S}"
     yield from sorted(cluster.options.items())
 

@@ -42,7 +42,7 @@ def test_doctor_in_an_allocation(local: Cluster) -> None:
     assert ran.code in (0, 4), ran.err
     assert "job 1 holds 127.0.0.2, 127.0.0.3" in ran.err
     assert "not checked on a cluster: ssh keys, /etc/hosts" in ran.err
-    assert "orch test --on uni --nodes 2" in ran.err
+    assert "orch launch --on uni --nodes 2 -- test-ddp" in ran.err
     assert "job 1 is cancelled, its nodes are released" in ran.err
     report = json_data(ran.out)
     assert [node["spec"]["name"] for node in report["nodes"]] == ["127.0.0.2", "127.0.0.3"]

@@ -541,3 +541,18 @@ def test_event_files_of_a_run_of_a_cluster(uni: Cluster, tmp_path: Path, monkeyp
     assert (ran.code, "TensorBoard ended with exit code 3" in ran.err) == (1, True), ran.err
     copied = tmp_path / "cache" / "orch" / "tensorboard" / run / "uni" / "events.out.tfevents.1"
     assert copied.read_text() == "figures"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_a_submission_that_is_broken_off_leaves_no_job(
+    uni: Cluster, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_words: object) -> None:
+        raise error
+
+    agent = Path(uni.keys["python"])
+    agent.write_text(agent.read_text().replace('os.environ.get("STEPS", "2")', '"2000"'))
+    monkeypatch.setattr(RunRecord, "save_plan", fail)
+    ran = uni("launch", "--on", "uni", "--nodes", "2", "--yes", "--", "test-ddp")
+    assert ran.code != 0
+    assert uni.job()["state"] == "CANCELLED"

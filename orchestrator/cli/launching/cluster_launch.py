@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.nodes.slurm_answers import queue_reason
 from orchestrator.plan.bound_nodes import port_of
 from orchestrator.plan.launch import plan_launch
-from orchestrator.plan.sbatch import batch_script, for_a_check
+from orchestrator.plan.sbatch import batch_script
 from orchestrator.render.printable import counted
 from orchestrator.specs.cluster import ClusterSpec
 from orchestrator.specs.errors import (
@@ -106,19 +106,14 @@ def ready_on(
     earlier: Plan | None = None,
     identity: RunIdentity | None = None,
     ending: bool = False,
-    prog: str = "",
-    shape: Callable[[LaunchRequest], LaunchRequest] | None = None,
 ) -> Iterator[ClusterRun]:
     """Yield the plan and the text of its job: all that precedes the first change on the cluster.
 
     `identity`: of a new run, in the place of one by the time and by chance. `ending`: the earlier attempt is still
-    active and will have been stopped. `prog`: the command, for messages, where it is neither a launch nor a resume.
-    `shape` makes the request that of a temporary run: its job has the time limit of a check, and is not queued again.
+    active and will have been stopped.
     """
     cluster = inventory.cluster(options.on)
-    prog = prog or ("orch resume" if options.resume else "orch launch")
-    if shape:
-        cluster = for_a_check(cluster)
+    prog = "orch resume" if options.resume else "orch launch"
     if wrong := [flag for name, flag in NOT_THERE.items() if name in options.given]:
         raise UsageError(
             f"{', '.join(wrong)}: not with --on, as the scheduler of {cluster.name} chooses the nodes at the start",
@@ -132,7 +127,6 @@ def ready_on(
         data_command=checked.needs,
         sizes=checked.sizes,
     )
-    request = shape(request) if shape else request
     carrier = carrier_of(cluster)
     login = lone_login(carrier)
     try:
@@ -148,7 +142,7 @@ def ready_on(
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
         plan = plan_launch(request.at_port(port_of(identity.run_id)), own, identity)
-        script = batch_script(plan, cluster, once=shape is not None)
+        script = batch_script(plan, cluster)
         yield ClusterRun(carrier=carrier, login=login, request=request, plan=plan, script=script, code=code)
     finally:
         login.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 import typer
@@ -19,7 +18,7 @@ from orchestrator.fleet.planning.request import build_request, new_identity, wit
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
-from orchestrator.fleet.supervise.rendezvous import Arrivals, Rendezvous
+from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
 from orchestrator.render.printable import counted
@@ -31,32 +30,15 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.specs.run_events import Replanned
 from orchestrator.state.recovery import Update
-from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord
 
 Report = Callable[[str], object]
 
 
-def run_connectivity_test(
-    inventory: Inventory, options: LaunchOptions, backend: str, output: Output, *, wait_s: float
-) -> int:
-    """Test the collectives and links of a launch with these options, and show the result.
-
-    `wait_s`: how long the job may wait in the queue of a cluster.
-    """
+def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend: str, output: Output) -> int:
+    """Test the collectives and links of a launch with these options, and show the result."""
     report = (lambda _text: None) if output.as_json else say
-    if options.on:
-        plan, result = _test_on_cluster(inventory, options, backend, report, wait_s, quiet=output.as_json)
-    else:
-        plan, result = _test_on_machines(inventory, options, backend, output, report)
-    return _tell_verdict(plan, result, output)
-
-
-def _test_on_machines(
-    inventory: Inventory, options: LaunchOptions, backend: str, output: Output, report: Report
-) -> tuple[Plan, OneShotResult]:
     machines = with_engine(inventory, options.engine)
     asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
     request = in_miniature(asked, backend)
@@ -72,35 +54,15 @@ def _test_on_machines(
         stages = _Stages(Rendezvous(nodes, plan, followed.state), plan, report)
         try:
             callbacks = OneShotCallbacks(update=stages.hear, left_behind=report_error)
-            return plan, run_one_shot(nodes, plan, request, callbacks, followed)
+            result = run_one_shot(nodes, plan, request, callbacks, followed)
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _test_on_cluster(
-    inventory: Inventory, options: LaunchOptions, backend: str, report: Report, wait_s: float, *, quiet: bool
-) -> tuple[Plan, OneShotResult]:
-    from orchestrator.cli.launching.cluster_one_shot import run_once_on
-
-    @contextmanager
-    def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
-        report(f"testing {counted(plan.nnodes, 'node')} of {plan.cluster}, {plan.backend}")
-        yield _Stages(Arrivals({}, plan, state), plan, report).hear
-
-    return run_once_on(
-        inventory,
-        replace(options, command=("test-ddp",)),  # no workload that needs data
-        lambda request: in_miniature(replace(request, data=None, data_digest=""), backend),
-        hearing,
-        prog="orch test",
-        wait_s=wait_s,
-        quiet=quiet,
-    )
+    return _tell_verdict(plan, result, output)
 
 
 def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
-    from orchestrator.cli.launching.view import tell_failure, without_result
+    from orchestrator.cli.launching.view import tell_failure
     from orchestrator.render.bench import connectivity_view
 
     coordinator = result.state.coordinator
@@ -119,8 +81,7 @@ def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
     if failure and not output.as_json:
         tell_failure(plan, failure)
     elif not verdict and not output.as_json:
-        reason, step = without_result(plan, result.outcome)
-        say(f"✗ the test ended without a verdict: {reason}\n  → {step}")
+        say("✗ the test ended without a verdict: is its image older than this orch?\n  → orch build")
     return EXIT_OK if verdict else RunFailedError.exit_code
 
 
@@ -148,15 +109,11 @@ def _check_connections(nodes: Sequence[Node], plan: Plan, request: LaunchRequest
 class _Stages:
     """Reports each stage that all nodes have reached."""
 
-    def __init__(self, arrivals: Arrivals, plan: Plan, report: Report) -> None:
+    def __init__(self, arrivals: Rendezvous, plan: Plan, report: Report) -> None:
         self._arrivals, self._plan, self._report = arrivals, plan, report
         self._joined = False
 
     def hear(self, update: Update) -> None:
-        if isinstance(update, Replanned):
-            self._plan, self._joined = update.plan, False
-            self._arrivals.hear(update)
-            return  # the state is still that of the attempt before
         if new := self._arrivals.hear(update):
             self._report(f"· {', '.join(new)} reached the master ({len(self._arrivals.here)} of {self._plan.nnodes})")
         ranks = [rank for node in self._arrivals.state.members for rank in node.part.ranks.values()]

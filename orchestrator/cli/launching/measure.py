@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import typer
@@ -27,23 +26,17 @@ from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.state.recovery import Update
-from orchestrator.state.run_state import RunState
 from orchestrator.store.measurements import keep
 from orchestrator.store.run_record import RunRecord
 
 
-def run_bench(inventory: Inventory, options: LaunchOptions, output: Output, *, wait_s: float) -> int:
-    """Measure and show the result. `wait_s`: how long the job may wait in the queue of a cluster."""
+def run_bench(inventory: Inventory, options: LaunchOptions, output: Output) -> int:
+    """Measure, and show the result."""
     from orchestrator.render.bench import bench_view
 
-    quiet = output.as_json
-    if options.on:
-        measurement = _measure_on_cluster(inventory, options, wait_s, quiet=quiet)
-    else:
-        measurement = measure(inventory, options, quiet=quiet)
+    measurement = measure(inventory, options, quiet=output.as_json)
     output.write(asdict(measurement), measurement.nodes, bench_view(measurement.measured, wide=output.wide))
-    if not (quiet or options.on):
+    if not output.as_json:
         nodes = f" --nodes {options.nodes}" if options.nodes else ""
         say(f"saved; next: orch plan{nodes} -- {' '.join(core(measurement.command))}")
     return EXIT_OK
@@ -65,48 +58,15 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         probe = run_probe(reached, plan, request, quiet=quiet, forecasts=False)
-    return _required(plan, probe, save_measurement(plan, asked.command, probe))
-
-
-def _measure_on_cluster(
-    inventory: Inventory, options: LaunchOptions, wait_s: float, *, quiet: bool
-) -> SavedMeasurement:
-    """Measure on nodes of a job. Nothing is saved: a plan is for nodes of the inventory, which may have the same names.
-
-    RunFailedError: the measurement failed; the reason has been printed.
-    """
-    from orchestrator.cli.launching.cluster_one_shot import run_once_on
-    from orchestrator.cli.launching.view import Screen
-
-    @contextmanager
-    def hearing(plan: Plan, state: RunState) -> Iterator[Callable[[Update], None]]:
-        with Screen(plan, quiet=quiet, forecasts=False, on_machines=False) as screen:
-            yield screen.showing(Arrivals({}, plan, state))
-
-    command = options.command or DEFAULT_COMMAND
-    measuring(command)  # refuse a script, which cannot be measured
-    plan, probe = run_once_on(
-        inventory,
-        options,
-        lambda request: replace(request, command=measuring(request.command), max_restarts=0),
-        hearing,
-        prog="orch bench",
-        wait_s=wait_s,
-        quiet=quiet,
-    )
-    return _required(plan, probe, _measurement(plan, command, probe))
-
-
-def _required(plan: Plan, probe: OneShotResult, measurement: SavedMeasurement | None) -> SavedMeasurement:
-    """The measurement. RunFailedError: there is none; the reason has been printed."""
-    from orchestrator.cli.launching.view import tell_failure, without_result
-
+    measurement = save_measurement(plan, asked.command, probe)
     if probe.outcome.failure:
+        from orchestrator.cli.launching.view import tell_failure
+
         tell_failure(plan, probe.outcome.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
-        reason, step = without_result(plan, probe.outcome)
-        raise RunFailedError(f"the trainer ended without a measurement: {reason}", hint=step)
+        reason = "is its image older than this orch?"
+        raise RunFailedError(f"the trainer ended without a measurement: {reason}", hint="orch build")
     return measurement
 
 
@@ -132,18 +92,13 @@ def run_probe(
 
 def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
-    measurement = _measurement(plan, command, probe)
-    if measurement:
-        keep(measurement)
-    return measurement
-
-
-def _measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
     coordinator = probe.state.coordinator
     measured = coordinator.part.measurement if coordinator else None
     if measured is None or probe.outcome.failure:
         return None
     nodes = tuple(part.node for part in plan.nodes)
-    return SavedMeasurement(
+    measurement = SavedMeasurement(
         time=plan.started_at, project=plan.project, nodes=nodes, command=tuple(command), measured=measured
     )
+    keep(measurement)
+    return measurement

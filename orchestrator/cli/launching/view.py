@@ -24,7 +24,6 @@ from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script
 from orchestrator.plan.model_use import ACTIONS
-from orchestrator.plan.sbatch import HELD_S
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
@@ -40,7 +39,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned, RunEvent, RunLine, Tick
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.next_step import next_step
-from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_state import RunState
@@ -309,20 +308,6 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     if then:
         say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")
-
-
-def without_result(plan: Plan, outcome: RunOutcome) -> tuple[str, str]:
-    """Why a temporary run that did not fail has no result, and the next step."""
-    if outcome.phase is Phase.STOPPED and plan.cluster:
-        limit = f"by scancel, for another job, or at its limit of {HELD_S // 60} minutes"
-        return f"its job was stopped before, {limit}", f"orch logs {plan.run_id}"
-    if plan.cluster:
-        image = plan.nodes[0].container.image
-        older = (
-            f"is {image} older than this orch? It is `image:` of cluster {plan.cluster}" if image else "see its lines"
-        )
-        return older, f"orch logs {plan.run_id}"
-    return "is its image older than this orch?", "orch build"
 
 
 def _tell_success(plan: Plan, outcome: RunOutcome) -> None:

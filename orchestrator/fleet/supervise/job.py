@@ -5,8 +5,6 @@ The scheduler restarts nodes and the agents restart ranks. Following decides not
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
-from orchestrator.nodes.slurm import SILENT_S, SlurmCarrier
+from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned
@@ -39,18 +37,12 @@ class JobCallbacks:
     """Receives the error of a login node that does not answer, once for each silence."""
 
 
-def follow_job(
-    carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbacks: JobCallbacks, *, wait_s: float = math.inf
-) -> RunOutcome:
-    """Follow until the last attempt has ended, and record the outcome.
-
-    PreflightError: the run was forgotten; DeadlineError: an attempt has waited longer than `wait_s` in the queue.
-    With a finite `wait_s`, a cluster that is silent for `SILENT_S` while a job is waited for ends it with that error.
-    """
+def follow_job(carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbacks: JobCallbacks) -> RunOutcome:
+    """Follow until the last attempt has ended, and record the outcome. PreflightError: the run was forgotten."""
     record, done = followed.record, -1
     record.veil = veil_of(plan)
     while True:
-        attempt = _begun(carrier, plan, callbacks, after=done, wait_s=wait_s)
+        attempt = _begun(carrier, plan, callbacks, after=done)
         plan = note_place(record, plan, attempt)
         callbacks.update(Replanned(plan=plan))
         outcome = _follow_attempt(carrier, plan, attempt, followed, callbacks)
@@ -65,11 +57,11 @@ def follow_job(
             return outcome
 
 
-def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int, wait_s: float) -> CarriedAttempt:
+def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int) -> CarriedAttempt:
     """The first attempt after that one that has nodes, or that is over without any."""
-    last, began = ("", ""), time.monotonic()
+    last = ("", "")
     while True:
-        found = _known(carrier, plan, callbacks, patience_s=math.inf if math.isinf(wait_s) else SILENT_S)
+        found = _known(carrier, plan, callbacks)
         newer = [one for one in found.attempts if one.run_id == plan.run_id and one.attempt > after]
         known = min(newer, key=lambda one: one.attempt, default=None) or found.newest(plan.run_id)
         if known is None:
@@ -83,14 +75,12 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
             callbacks.waiting(known)
         if known.names or known.is_over:
             return known
-        if known.status == "queued" and time.monotonic() - began >= wait_s:
-            raise carrier.late(known.job, wait_s, known.reason)
         carrier.rest(LOOK_EVERY_S)
 
 
-def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, patience_s: float = math.inf) -> Carried:
-    """The run's attempts, once the login node and its scheduler answer; their error if they do not for so long."""
-    quiet, began = False, time.monotonic()
+def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carried:
+    """The run's attempts, once the login node and its scheduler answer."""
+    quiet = False
     while True:
         try:
             found = carrier.runs(plan.run_id, fresh=True)
@@ -98,8 +88,6 @@ def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, patien
                 return found
             raise carrier.silent(found)
         except OrchError as error:
-            if time.monotonic() - began >= patience_s:
-                raise
             if not quiet:
                 callbacks.silent(error)
             quiet = True
