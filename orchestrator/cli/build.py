@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +22,10 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
 
 if TYPE_CHECKING:
+    from orchestrator.fleet.fan_out import Notify
     from orchestrator.fleet.images.build import BuildOptions
     from orchestrator.fleet.images.distribute_image import Registry
+    from orchestrator.nodes.interface import Node
     from orchestrator.specs.inventory import NodeSpec
 
 EXAMPLES = """\
@@ -118,13 +120,12 @@ def build(
     own = {"--profile": profile is not Profile.AUTO, "--cuda": cuda != AUTO, "--on": on, "--each-node": each_node}
     builds = [option for option, value in own.items() if value] + [f"--{key}" for key in files]
     _must_fit(image, builds)
-    through = registry or loaded.inventory.image.registry
-    if through and each_node:
+    address = registry or loaded.inventory.image.registry
+    if address and each_node:
         raise UsageError("--each-node transfers no image: it does not go with a registry")
-    reference = image or ("" if builds else loaded.inventory.image.reference or "")
-    if reference:
-        folders = {spec.name: spec.folder(loaded.inventory.project) for spec in specs}
-        return _bring(reference, specs, folders, Registry.of(through) if through else None, output, yes=yes)
+    through = Registry.of(address) if address else None
+    if reference := image or ("" if builds else loaded.inventory.image.reference or ""):
+        return _bring(reference, specs, loaded.inventory.project, through, output, yes=yes)
     options = BuildOptions(
         project=loaded.inventory.project,
         profile=profile.value,
@@ -133,7 +134,7 @@ def build(
         on=on,
         each_node=each_node,
         no_cache=no_cache,
-        registry=Registry.of(through) if through else None,
+        registry=through,
         additions=read_additions(loaded.inventory.image.model_copy(update=files)),
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=installed_version(),
@@ -143,17 +144,14 @@ def build(
 
 def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: Output, *, yes: bool) -> int:
     """Build the images that these nodes need, and copy them. `add`: the command that adds torchvision."""
-    from orchestrator.cli.report import progress_view
-    from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.build import provide_images
-    from orchestrator.nodes.local import LocalNode
 
     where = f"{'on each of' if options.each_node else 'for'} {', '.join(spec.name for spec in specs)}"
     if not agreed(f"build {options.profile} {where}?", yes=yes, default=True):
         say("nothing was built")
         return EXIT_INTERRUPTED
-    with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
-        placed = provide_images(options, specs, reached, controller, view.notify)
+    with _at_work(specs, output) as (reached, controller, notify):
+        placed = provide_images(options, specs, reached, controller, notify)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
     tell_of_torchvision(placed, add)
@@ -169,26 +167,29 @@ def _must_fit(image: str, builds: Sequence[str]) -> None:
 
 
 def _bring(
-    reference: str,
-    specs: Sequence[NodeSpec],
-    folders: Mapping[str, str],
-    registry: Registry | None,
-    output: Output,
-    *,
-    yes: bool,
+    reference: str, specs: Sequence[NodeSpec], project: str, registry: Registry | None, output: Output, *, yes: bool
 ) -> int:
-    """Copy an image that orch has not built to these nodes, whose project folders are these."""
-    from orchestrator.cli.report import progress_view
-    from orchestrator.fleet.connect import connected
+    """Copy an image that orch has not built to these nodes."""
     from orchestrator.fleet.images.reference import provide_reference
-    from orchestrator.nodes.local import LocalNode
 
     if not agreed(f"copy {reference} to {', '.join(spec.name for spec in specs)}?", yes=yes, default=True):
         say("nothing was copied")
         return EXIT_INTERRUPTED
-    with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
-        placed = provide_reference(reference, reached, folders, controller, view.notify, registry)
+    folders = {spec.name: spec.folder(project) for spec in specs}
+    with _at_work(specs, output) as (reached, controller, notify):
+        placed = provide_reference(reference, reached, folders, controller, notify, registry)
     return _report(placed, output)
+
+
+@contextmanager
+def _at_work(specs: Sequence[NodeSpec], output: Output) -> Iterator[tuple[tuple[Node, ...], Node, Notify]]:
+    """Yield the nodes, this computer, and the function that shows progress."""
+    from orchestrator.cli.report import progress_view
+    from orchestrator.fleet.connect import connected
+    from orchestrator.nodes.local import LocalNode
+
+    with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
+        yield reached, controller, view.notify
 
 
 def _report(placed: Sequence[Placed], output: Output) -> int:

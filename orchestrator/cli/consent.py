@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 import typer
 
 from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.replaced import replaced
 
 Answer = Callable[[str, bool], "bool | str"]
 """Answers a question, given what an empty line means; one that names can answer, also with a text."""
@@ -76,24 +77,14 @@ def asked(question: str, *, default: str | None = None, hidden: bool = False) ->
 _writing: ContextVar[Callable[[str], str] | None] = ContextVar("writing", default=None)
 
 
-@contextmanager
-def writing_by(person: Callable[[str], str]) -> Iterator[None]:
+def writing_by(person: Callable[[str], str]) -> AbstractContextManager[None]:
     """Let `person` answer the questions for a text inside this context."""
-    token = _writing.set(person)
-    try:
-        yield
-    finally:
-        _writing.reset(token)
+    return replaced(_writing, person)
 
 
 _answering: ContextVar[Answer | None] = ContextVar("answering", default=None)
 
 
-@contextmanager
-def answering_by(person: Answer | None) -> Iterator[None]:
+def answering_by(person: Answer | None) -> AbstractContextManager[None]:
     """Answer questions by `person` inside this context: tests have no terminal. None: ask on the terminal."""
-    token = _answering.set(person)
-    try:
-        yield
-    finally:
-        _answering.reset(token)
+    return replaced(_answering, person)

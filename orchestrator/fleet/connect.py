@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.nodes.processes.files import processes_folder
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
+from orchestrator.specs.replaced import replaced
 from orchestrator.store.run_names import matching
 from orchestrator.store.run_record import RunRecord, records_meant
 
@@ -57,14 +58,9 @@ def login_node(cluster: ClusterSpec) -> NodeSpec:
 _connect: ContextVar[Callable[[NodeSpec], Node]] = ContextVar("connect", default=connect)
 
 
-@contextmanager
-def connecting_by(other: Callable[[NodeSpec], Node]) -> Iterator[None]:
+def connecting_by(other: Callable[[NodeSpec], Node]) -> AbstractContextManager[None]:
     """Let `connected` use `other` to make its nodes: tests pass fake machines."""
-    token = _connect.set(other)
-    try:
-        yield
-    finally:
-        _connect.reset(token)
+    return replaced(_connect, other)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.replaced import replaced
 
 Purpose = Literal["look", "end"]
 """`end`: the command ends or deletes something, and does not choose among several active runs."""
@@ -32,14 +33,9 @@ class KnownRun:
 _tell: ContextVar[Callable[[str], object]] = ContextVar("tell", default=lambda _line: None)
 
 
-@contextmanager
-def telling_by(tell: Callable[[str], object]) -> Iterator[None]:
+def telling_by(tell: Callable[[str], object]) -> AbstractContextManager[None]:
     """Report with `tell` inside this context which of several runs was taken."""
-    token = _tell.set(tell)
-    try:
-        yield
-    finally:
-        _tell.reset(token)
+    return replaced(_tell, tell)
 
 
 def matching(wanted: str, ids: Iterable[str]) -> list[str]:

@@ -7,8 +7,8 @@ import getpass
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -25,6 +25,7 @@ from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
+from orchestrator.specs.replaced import replaced
 from orchestrator.specs.run import RUN_ID
 from orchestrator.specs.run_events import RunLine
 from orchestrator.specs.secret import Veil
@@ -61,14 +62,9 @@ def runs_folder() -> Path:
     return _folder.get() or user_state_path("orch") / "runs"
 
 
-@contextmanager
-def recording_in(folder: Path) -> Iterator[None]:
+def recording_in(folder: Path) -> AbstractContextManager[None]:
     """Keep the records in another folder inside this context: tests play two computers."""
-    token = _folder.set(folder)
-    try:
-        yield
-    finally:
-        _folder.reset(token)
+    return replaced(_folder, folder)
 
 
 def new_claim() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,7 @@ from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.request import new_identity
 from orchestrator.fleet.runs.submit import Job, next_attempt, submit
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.cluster_nodes import lone_login
 from orchestrator.nodes.interface import Node
@@ -33,7 +34,6 @@ from orchestrator.specs.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     PreflightError,
-    RunFailedError,
     UsageError,
 )
 from orchestrator.specs.facts import NodeFacts
@@ -42,6 +42,7 @@ from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.state.recovery import Update
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values
 
@@ -88,13 +89,15 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
             job = submit(run, notify=view.notify)
         say(f"✓ run {run.plan.run_id} submitted to {run.carrier.name} as job {job}")
         if mode.detach:
+            from orchestrator.cli.launching.supervise import tell_next
+
             if mode.as_json:
                 write_json({"run_id": run.plan.run_id, "job": job})
             else:
                 write_line(run.plan.run_id)
-            say(_then(run.plan.run_id))
+            tell_next(run.plan.run_id)
             return EXIT_OK
-        return follow_to_end(run.carrier, run.plan, mode, inventory.hooks)
+        return _follow(run.carrier, run.plan, mode, inventory.hooks)
 
 
 @contextmanager
@@ -174,7 +177,7 @@ def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
     """The plan of the run to be resumed, if this computer has submitted it to a cluster. UsageError: `--on` for another
     run."""
     from orchestrator.store.run_names import resolve
-    from orchestrator.store.run_record import RunRecord, known_records
+    from orchestrator.store.run_record import known_records
 
     chosen = resolve(options.resume, known_records())
     plan = RunRecord(chosen).plan() if chosen else None
@@ -189,42 +192,27 @@ def earlier_on(inventory: Inventory, options: LaunchOptions) -> Plan | None:
     return None
 
 
-def follow_to_end(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: HookSpec) -> int:
+def _follow(carrier: SlurmCarrier, plan: Plan, mode: OutputMode, hooks: HookSpec) -> int:
     """Follow a job to its end and return the exit code. Ctrl-C leaves it running."""
-    from orchestrator.cli.launching.supervise import tell_hooks
-    from orchestrator.cli.launching.view import Screen, tell_end
+    from orchestrator.cli.launching.supervise import follow_to_end, tell_next
+    from orchestrator.cli.launching.view import Screen
     from orchestrator.fleet.supervise.followed import FollowedRun
-    from orchestrator.fleet.supervise.hooks import Hooks
     from orchestrator.fleet.supervise.rendezvous import Arrivals
-    from orchestrator.state.recovery import Update
 
-    record = RunRecord(plan.run_id)
-    followed = FollowedRun(record)
-    folder = mode.inventory.parent if mode.inventory else None
-    of_user = Hooks(spec=hooks, plan=plan, followed=followed, folder=folder or record.folder)
+    followed = FollowedRun(RunRecord(plan.run_id))
     screen = Screen(plan, quiet=mode.as_json, on_machines=False)
     show = screen.showing(Arrivals({}, plan, followed.state))
 
-    def hear(update: Update) -> None:
-        show(update)
-        of_user.hear(update)
-        tell_hooks(of_user.results())
-
-    callbacks = JobCallbacks(
-        update=hear,
-        waiting=lambda attempt: tell_queue(attempt, carrier),
-        silent=report_error,
-    )
-    try:
+    def follow(hear: Callable[[Update], None]) -> RunOutcome:
+        callbacks = JobCallbacks(update=hear, waiting=lambda one: tell_queue(one, carrier), silent=report_error)
         with screen:
-            outcome = follow_job(carrier, plan, followed, callbacks)
-    except KeyboardInterrupt:
-        say(f"\nrun {plan.run_id} continues on {carrier.name} without you\n{_then(plan.run_id)}")
-        return EXIT_INTERRUPTED
-    of_user.end(outcome)
-    tell_hooks(of_user.results(wait=True))
-    tell_end(record.plan() or plan, outcome, mode)
-    return RunFailedError.exit_code if outcome.failure else EXIT_OK
+            return follow_job(carrier, plan, followed, callbacks)
+
+    def leave() -> None:
+        say(f"\nrun {plan.run_id} continues on {carrier.name} without you")
+        tell_next(plan.run_id)
+
+    return follow_to_end(follow, plan, followed, show, hooks, mode, leave=leave)
 
 
 def tell_queue(attempt: CarriedAttempt, carrier: SlurmCarrier) -> None:
@@ -240,10 +228,6 @@ def tell_queue(attempt: CarriedAttempt, carrier: SlurmCarrier) -> None:
         say(f"job {attempt.job} has started")
     elif attempt.names:
         say(f"attempt {attempt.attempt} of run {attempt.run_id} has {', '.join(attempt.names)}")
-
-
-def _then(run: str) -> str:
-    return f"  → orch logs -f {run}   orch status {run}   orch stop {run}"
 
 
 def tell_job(run: ClusterRun) -> None:

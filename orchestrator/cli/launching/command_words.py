@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_sc
 from orchestrator.plan.launchers import RankCommand, without_launcher
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.replaced import replaced
 
 if TYPE_CHECKING:
     from orchestrator.fleet.planning.look_ahead import CheckedWords
@@ -98,14 +99,9 @@ def look(words: Sequence[str], **how: Any) -> CheckedWords:
 _look: ContextVar[Callable[..., CheckedWords]] = ContextVar("look", default=look)
 
 
-@contextmanager
-def looking_by(other: Callable[..., CheckedWords]) -> Iterator[None]:
+def looking_by(other: Callable[..., CheckedWords]) -> AbstractContextManager[None]:
     """Check words with `other` inside this context: tests start no interpreter for what is known already."""
-    token = _look.set(other)
-    try:
-        yield
-    finally:
-        _look.reset(token)
+    return replaced(_look, other)
 
 
 def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:

@@ -26,12 +26,14 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
+from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.replaced import replaced
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunEvent
 from orchestrator.specs.secret import concealed
@@ -65,37 +67,60 @@ def see_through(run: Attended, mode: OutputMode, *, no_answer_s: float | None = 
 
     `no_answer_s`: seconds without an answer of any node until it gives up (default: the run's node timeout).
     """
-    from orchestrator.cli.launching.view import tell_end
     from orchestrator.cli.report import progress_view
 
-    record = run.followed.record
-    folder = mode.inventory.parent if mode.inventory else Path()
-    hooks = Hooks(spec=run.hooks, plan=run.plan, followed=run.followed, folder=folder)
+    def follow(hear: Callable[[Update], None]) -> RunOutcome:
+        notify = progress_view(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
+        callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
+        how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s, followed=run.followed)
+        with only_supervisor(run.followed.record, tries=run.looks), run.screen:
+            return supervise(how, run.plan, run.containers)
 
-    def hear(update: Update) -> None:
-        run.hear(update)
-        hooks.hear(update)
-        tell_hooks(hooks.results())
-
-    notify = progress_view(quiet=mode.as_json, lines=True).notify  # the screen may have a table of its own
-    callbacks = Callbacks(update=hear, checkpoint=_replicate, failed=report_error, notify=notify)
-    how = Supervision(pool=run.pool, callbacks=callbacks, no_answer_s=no_answer_s, followed=run.followed)
-    try:
-        with only_supervisor(record, tries=run.looks), run.screen:
-            outcome = supervise(how, run.plan, run.containers)
-    except KeyboardInterrupt:
+    def leave() -> None:
         say(f"\nrun {run.plan.run_id} continues without you")
         leave_to_supervisor(run.plan, mode)
+
+    return follow_to_end(follow, run.plan, run.followed, run.hear, run.hooks, mode, leave=leave)
+
+
+def follow_to_end(
+    follow: Callable[[Callable[[Update], None]], RunOutcome],
+    plan: Plan,
+    followed: FollowedRun,
+    show: Callable[[Update], None],
+    hooks: HookSpec,
+    mode: OutputMode,
+    *,
+    leave: Callable[[], None],
+) -> int:
+    """Call `follow` with a function that shows the events and runs the user's commands; show the end of the run.
+
+    Return the exit code. `leave`: called on Ctrl-C. PartialError: no node answers any more.
+    """
+    from orchestrator.cli.launching.view import tell_end
+
+    folder = mode.inventory.parent if mode.inventory else Path()
+    of_user = Hooks(spec=hooks, plan=plan, followed=followed, folder=folder)
+
+    def hear(update: Update) -> None:
+        show(update)
+        of_user.hear(update)
+        tell_hooks(of_user.results())
+
+    try:
+        outcome = follow(hear)
+    except KeyboardInterrupt:
+        leave()
         return EXIT_INTERRUPTED
     if outcome.phase is not Phase.LOST:
-        hooks.end(outcome)
-    tell_hooks(hooks.results(wait=True))
+        of_user.end(outcome)
+    tell_hooks(of_user.results(wait=True))
     if outcome.phase is Phase.LOST:
         raise PartialError(
-            f"no node of run {run.plan.run_id} answers; it may continue there",
-            hint=f"when they do again: orch supervise {run.plan.run_id}",
+            f"no node of run {plan.run_id} answers; it may continue there",
+            hint=f"when they do again: orch supervise {plan.run_id}",
         )
-    tell_end(record.plan() or run.plan, outcome, mode)
+    tell_end(followed.record.plan() or plan, outcome, mode)
     return RunFailedError.exit_code if outcome.failure else EXIT_OK
 
 
@@ -141,6 +166,11 @@ def leave_to_supervisor(plan: Plan, mode: OutputMode) -> None:
         command = [sys.executable, "-m", "orchestrator", "supervise", run, *inventory, *engine]
         _spawn.get()(command, log, concealed(plan.environment))
         say(f"  supervised in the background; its log: {log}")
+    tell_next(run)
+
+
+def tell_next(run: str) -> None:
+    """Print the commands for a run that is not followed any more."""
     say(f"  → orch logs -f {run}   orch status {run}   orch stop {run}")
 
 
@@ -156,14 +186,9 @@ Spawn = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 _spawn: ContextVar[Spawn] = ContextVar("spawn", default=spawn)
 
 
-@contextmanager
-def spawning_by(other: Spawn) -> Iterator[None]:
+def spawning_by(other: Spawn) -> AbstractContextManager[None]:
     """Start supervisors with `other` inside this context: tests record them."""
-    token = _spawn.set(other)
-    try:
-        yield
-    finally:
-        _spawn.reset(token)
+    return replaced(_spawn, other)
 
 
 @contextmanager
