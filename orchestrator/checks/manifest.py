@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError, SchemaValidator, ValidationError,
 
 from orchestrator.checks.manifest_rules import rules_of
 
-KINDS = ("jobset", "trainjob")
+KINDS = ("jobset",)
 _QUANTITY = "an integer or a quantity, such as 500m or 4Gi"
 
 
@@ -59,7 +59,7 @@ def manifest_problems(kind: str, manifest: Mapping[str, Any]) -> tuple[str, ...]
         facts_of_kind(kind).validator.validate_python(manifest)
     except ValidationError as error:
         return tuple(f"{_path(one['loc'])}: {_plain(one['type'], one['msg'])}" for one in error.errors())
-    return tuple(f"{path}: {text}" for path, text in rules_of(kind, manifest))
+    return tuple(f"{path}: {text}" for path, text in rules_of(manifest))
 
 
 def _plain(kind: str, text: str) -> str:

@@ -1,8 +1,7 @@
 """Rules for manifests that are in no table of types: those of admission webhooks, of CEL, and of pods. Pure.
 
-Sources: JobSet's webhook (kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go), Kubeflow Trainer's plug-ins
-(kubeflow/trainer, pkg/runtime/framework/plugins/torch/torch.go and jobset/jobset.go) at the commits of
-`manifest_facts`; the validation of pods as Kubernetes documents it for its API. Each rule yields (field, text).
+Sources: JobSet's webhook (kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go) at the commit of `manifest_facts`;
+the validation of pods as Kubernetes documents it for its API. Each rule yields (field, text).
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
-
-from orchestrator.specs.kubernetes import KUBEFLOW_SETS
 
 Problem = tuple[str, str]
 LONGEST_LABEL = 63
@@ -40,10 +37,10 @@ _SCALE = {
 """Factors of the suffixes of a quantity."""
 
 
-def rules_of(kind: str, manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems of an object whose types are right."""
+def rules_of(manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    """Problems of a JobSet whose types are right."""
     yield from _metadata(manifest["metadata"])
-    yield from (_jobset if kind == "jobset" else _trainjob)(manifest)
+    yield from _jobset(manifest)
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Iterator[Problem]:
@@ -198,47 +195,6 @@ def _failure_policy(policy: Mapping[str, Any], jobs: set[str]) -> Iterator[Probl
     yield from _twice("spec.failurePolicy.rules", (rule["name"] for rule in rules))
     if policy.get("restartStrategy") == "InPlaceRestart":
         yield "spec.failurePolicy.restartStrategy", "InPlaceRestart needs a feature gate and another agent"
-
-
-def _trainjob(manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    name, spec = manifest["metadata"]["name"], manifest["spec"]
-    trainer = spec.get("trainer", {})
-    if problem := _not_1035(name):
-        yield "metadata.name", problem
-    else:
-        longest = f"{name}-node-0-{trainer.get('numNodes', 1) - 1}{_POD_SUFFIX}"
-        if problem := _not_1035(longest):
-            yield "metadata.name", f"its pods are called {longest}: {problem}"
-    if trainer.get("numProcPerNode", 1) < 1:
-        yield "spec.trainer.numProcPerNode", f"{trainer['numProcPerNode']} is less than 1"
-    if spec.get("managedBy", _MANAGERS[0]) not in _MANAGERS:
-        yield "spec.managedBy", f"expected {' or '.join(_MANAGERS)}"
-    for kind in ("dataset", "model"):
-        address = spec.get("initializer", {}).get(kind, {}).get("storageUri", "")
-        if address and not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://.", address):
-            yield f"spec.initializer.{kind}.storageUri", f"{address!r} is no address such as s3://data"
-    for index, variable in enumerate(trainer.get("env", [])):
-        if variable["name"] in KUBEFLOW_SETS:
-            yield f"spec.trainer.env[{index}].name", f"{variable['name']} is set by Kubeflow's runtime"
-    yield from _variables("spec.trainer.env", trainer.get("env", []))
-    yield from _words("spec.trainer", trainer)
-    yield from _resources("spec.trainer.resourcesPerNode", trainer.get("resourcesPerNode", {}))
-    for index, patch in enumerate(spec.get("runtimePatches", [])):
-        yield from _runtime_patch(f"spec.runtimePatches[{index}]", patch)
-
-
-def _runtime_patch(path: str, patch: Mapping[str, Any]) -> Iterator[Problem]:
-    prefix, slash, rest = patch["manager"].partition("/")
-    if not slash or not rest or not DNS_1123.fullmatch(prefix):
-        yield f"{path}.manager", f"{patch['manager']!r}: expected a domain, / and a path"
-    jobs = patch.get("trainingRuntimeSpec", {}).get("template", {}).get("spec", {}).get("replicatedJobs", [])
-    for index, job in enumerate(jobs):
-        pod = job.get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
-        place = f"{path}.trainingRuntimeSpec.template.spec.replicatedJobs[{index}].template.spec.template.spec"
-        for number, container in enumerate(pod.get("containers", [])):
-            if container["name"] == "node" and container.get("env"):
-                yield f"{place}.containers[{number}].env", "variables of `node` stand in spec.trainer.env"
-        yield from _pod(place, pod)
 
 
 def _twice(path: str, names: Iterable[str]) -> Iterator[Problem]:

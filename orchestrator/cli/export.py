@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +20,8 @@ from orchestrator.specs.labels import MOST_ATTEMPTS
 from orchestrator.specs.launch_options import LaunchOptions
 
 if TYPE_CHECKING:  # loaded when a command runs: help stays quick
-    from orchestrator.fleet.planning.export import Exported
     from orchestrator.plan.pod import ClusterPlace
-    from orchestrator.specs.inventory import Inventory
     from orchestrator.specs.plan import Plan
-    from orchestrator.specs.request import RunIdentity
 
 SETTINGS_OF_RUN = ("environment", "secrets", "max_restarts", "hang_timeout_s", "independent")
 _IMAGE = re.compile(
@@ -98,10 +94,6 @@ class ClusterOptions:
             help="Volume claim, ReadWriteMany, with data, code and checkpoints (default: orch-workspace).",
         ),
     ] = "orch-workspace"
-    runtime: Annotated[
-        str | None,
-        typer.Option("--runtime", metavar="NAME", help="Runtime of Kubeflow (default: its own for torch)."),
-    ] = "torch-distributed"
     name: NameOption = None
     attempt: AttemptOption = 0
     inventory: InventoryOption = None
@@ -109,22 +101,12 @@ class ClusterOptions:
     as_json: JsonOption = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Written:
-    """The form and the place of the result."""
-
-    to: Path | None
-    as_json: bool
-
-
-ON_KUBERNETES = (
-    *SETTINGS_OF_RUN, "count", "cpus", "memory", "gpus", "reference", "namespace", "claim", "name", "attempt",
-    "inventory", "to", "as_json",
+@expand(
+    only=(
+        *SETTINGS_OF_RUN, "count", "cpus", "memory", "gpus", "reference", "namespace", "claim", "name", "attempt",
+        "inventory", "to", "as_json",
+    )
 )  # fmt: skip
-"""Parameters of the formats for Kubernetes."""
-
-
-@expand(only=ON_KUBERNETES)
 def jobset(
     context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: ExportedWords = None
 ) -> int:
@@ -134,28 +116,22 @@ def jobset(
     yet. No machine is asked. The comments at its top are the steps to start it. Exit code 3: a value that Kubernetes
     would refuse, with its field.
     """
+    from orchestrator.checks.manifest import manifest_problems
     from orchestrator.plan.jobset import jobset as as_jobset
     from orchestrator.plan.pod import cluster_notes
+    from orchestrator.render.manifest import manifest_text
 
-    made = _on_kubernetes(context, options, cluster, command)
-    return _write_for_pods("jobset", cluster, made, as_jobset, cluster_notes)
-
-
-@expand(only=(*ON_KUBERNETES, "runtime"))
-def trainjob(
-    context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: ExportedWords = None
-) -> int:
-    """Write a run as a TrainJob of Kubeflow Trainer (v1alpha1).
-
-    Schema-checked, not run: its fields, names and sizes are those that Kubeflow's API takes, but no cluster has run one
-    yet. No machine is asked. The comments at its top are the steps to start it. Exit code 3: a value that Kubernetes
-    would refuse, with its field.
-    """
-    from orchestrator.plan.trainjob import trainjob as as_trainjob
-    from orchestrator.plan.trainjob import trainjob_notes
-
-    made = _on_kubernetes(context, options, cluster, command)
-    return _write_for_pods("trainjob", cluster, made, as_trainjob, trainjob_notes)
+    plan, place = _on_kubernetes(context, options, cluster, command)
+    manifest = as_jobset(plan, place)
+    if problems := manifest_problems("jobset", manifest):
+        raise ConfigError("Kubernetes would refuse this jobset", problems=problems)
+    notes = [*cluster_notes(plan, place, str(cluster.to or f"{plan.run_id}.yaml"))]
+    notes += [f"note: {note}" for note in plan.notes]
+    if cluster.as_json:
+        write_json({"run_id": plan.run_id, "manifest": manifest, "notes": notes})
+        return EXIT_OK
+    text = manifest_text(manifest, notes)
+    return _deliver(text, cluster.to, "schema-checked, not run; the steps to start it are at its top")
 
 
 @expand(
@@ -198,45 +174,12 @@ def sbatch(
     return _deliver(script, to, "the text that a launch would submit")
 
 
-@expand(only=(*SETTINGS_OF_RUN, "nodes", "labels", "master"))
-def stack(
-    *,
-    context: typer.Context,
-    options: LaunchOptions,
-    command: ExportedWords = None,
-    reference: ImageOption = None,
-    name: NameOption = None,
-    attempt: AttemptOption = None,
-    inventory: InventoryOption = None,
-    to: ToOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Write a run as a stack file of Docker Swarm, for nodes of the inventory.
-
-    Schema-checked, not run: Docker's own reader takes such files, but no swarm has run one yet. The nodes are asked for
-    their addresses, interfaces and resources. `orch launch` gives more on them: the comments say what Swarm drops.
-    """
-    from orchestrator.cli.context import load_inventory
-    from orchestrator.fleet.planning.export import export_identity
-    from orchestrator.plan.stack import stack as as_stack
-    from orchestrator.plan.stack import stack_notes
-
-    options = with_command(context, options, command)
-    exported = _on_nodes(
-        load_inventory(inventory).inventory, options, export_identity(name or "", attempt or 0), context
-    )
-    plan, images = exported.plan, exported.images
-    if reference:
-        images = dict.fromkeys(images, _image(reference))
-    manifest = as_stack(plan, images, exported.hostnames)
-    return _write("stack", plan, manifest, lambda file: stack_notes(plan, file), _Written(to=to, as_json=as_json))
-
-
 def _on_kubernetes(
     context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: list[str] | None
 ) -> tuple[Plan, ClusterPlace]:
     """The plan for machines as they are described, and the names of the cluster. UsageError, ConfigError."""
-    from orchestrator.fleet.planning.export import Machines, described, export_identity, export_request, plan_export
+    from orchestrator.fleet.planning.export import Machines, described, export_identity, export_request
+    from orchestrator.plan.launch import plan_launch
     from orchestrator.plan.pod import ClusterPlace
     from orchestrator.specs.inventory_types import parse_size_mib
 
@@ -259,30 +202,9 @@ def _on_kubernetes(
     place = ClusterPlace(
         namespace=cluster.namespace or "",
         claim=str(cluster.claim),
-        runtime=str(cluster.runtime),
         image=_image(cluster.reference) if cluster.reference else "",
     )
-    return plan_export(request, facts, export_identity(cluster.name or "", cluster.attempt or 0)).plan, place
-
-
-def _on_nodes(inventory: Inventory, options: LaunchOptions, identity: RunIdentity, context: typer.Context) -> Exported:
-    """The plan for nodes of the inventory, which are asked. PreflightError: one does not answer."""
-    from orchestrator.cli.report import report_errors
-    from orchestrator.fleet.connect import connected
-    from orchestrator.fleet.planning.export import ask_nodes, export_request, plan_export
-    from orchestrator.specs.errors import PreflightError
-    from orchestrator.specs.selection import select_nodes
-
-    chosen = select_nodes(inventory, nodes=options.nodes, labels=options.labels)
-    checked = must_run(context.command_path, options)
-    request = export_request(
-        options, chosen, os.environ, project=inventory.project, master_port=inventory.master_port, sizes=checked.sizes
-    )
-    with connected(request.nodes) as nodes:
-        facts, errors = ask_nodes(nodes, request)
-    if report_errors(errors):
-        raise PreflightError("nothing was written", hint="fix the errors above, or leave nodes out with --nodes")
-    return plan_export(request, facts, identity)
+    return plan_launch(request, facts, export_identity(cluster.name or "", cluster.attempt or 0)), place
 
 
 def _project(inventory: Path | None) -> tuple[str, int]:
@@ -305,35 +227,6 @@ def _image(reference: str) -> str:
     return reference
 
 
-def _write_for_pods(
-    kind: str,
-    cluster: ClusterOptions,
-    made: tuple[Plan, ClusterPlace],
-    render: Callable[[Plan, ClusterPlace], dict[str, Any]],
-    notes: Callable[[Plan, ClusterPlace, str], Iterable[str]],
-) -> int:
-    plan, place = made
-    written = _Written(to=cluster.to, as_json=cluster.as_json)
-    return _write(kind, plan, render(plan, place), lambda file: notes(plan, place, file), written)
-
-
-def _write(
-    kind: str, plan: Plan, manifest: dict[str, Any], notes_for: Callable[[str], Iterable[str]], written: _Written
-) -> int:
-    """Check the manifest and write it. ConfigError: the engine would refuse it; all problems, by field."""
-    from orchestrator.checks.manifest import KINDS, manifest_problems
-    from orchestrator.render.manifest import manifest_text
-
-    if problems := manifest_problems(kind, manifest) if kind in KINDS else ():
-        raise ConfigError(f"Kubernetes would refuse this {kind}", problems=problems)
-    notes = [*notes_for(str(written.to or f"{plan.run_id}.yaml")), *(f"note: {note}" for note in plan.notes)]
-    if written.as_json:
-        write_json({"run_id": plan.run_id, "manifest": manifest, "notes": notes})
-        return EXIT_OK
-    text = manifest_text(manifest, notes)
-    return _deliver(text, written.to, "schema-checked, not run; the steps to start it are at its top")
-
-
 def _deliver(text: str, to: Path | None, what: str) -> int:
     """Write the text to the file, or to stdout. ConfigError: the file cannot be written."""
     if not to:
@@ -351,8 +244,8 @@ def _deliver(text: str, to: Path | None, what: str) -> int:
 
 
 GROUP = CommandGroup(
-    help="Write the plan of a launch as a file for Slurm, Kubernetes or Docker Swarm.\n\nThe files for Kubernetes and"
-    " Swarm: Schema-checked, not run.",
+    help="Write the plan of a launch as a file for Slurm or Kubernetes.\n\nThe file for Kubernetes: Schema-checked,"
+    " not run.",
     epilog="orch export jobset --nodes 3 -- gpt2 --max-steps 100",
     no_args_is_help=True,
 )
@@ -361,8 +254,6 @@ EXAMPLES: dict[Command, str] = {
     "orch export sbatch --on uni --nodes 2 --name first --to first.sbatch -- gpt2",
     jobset: "orch export jobset --nodes 3 --cpus 8 --memory 32g --gpus 1 --image registry.example/orch:cuda -- gpt2\n"
     "orch export jobset --nodes 3 --name first --to first.yaml -- python mine/train.py --lr 1e-3",
-    trainjob: "orch export trainjob --nodes 3 --runtime torch-distributed --namespace ml -- gpt2",
-    stack: "orch export stack --nodes alpha,beta --to first.yaml -- gpt2",
 }
 for command, examples in EXAMPLES.items():
     GROUP.command(epilog=examples, context_settings=WORDS_LAST)(command)

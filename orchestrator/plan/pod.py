@@ -1,4 +1,4 @@
-"""The parts of a Kubernetes manifest that a JobSet and a TrainJob have in common, from a plan. Pure.
+"""The pod of a JobSet, and the notes at its top, from a plan. Pure.
 
 Values are plain dictionaries and lists. `$` is doubled in words and values: Kubernetes replaces `$(NAME)` in them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import is_sensitive
 
 JOB = CONTAINER = "node"
-"""Name of the one job, and of the container of its pods: Kubeflow's runtimes call theirs so."""
+"""Name of the one job, and of the container of its pods."""
 LABEL_OF_JOBSET = "jobset.sigs.k8s.io/jobset-name"
 RESTARTS_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 NOT_RUN = "schema-checked, not run: no cluster has run this form yet"
@@ -45,8 +45,6 @@ class ClusterPlace:
     """Empty: that of the one who applies it."""
     claim: str = "orch-workspace"
     """Volume claim for data, code and checkpoints, which every pod mounts as /workspace: ReadWriteMany."""
-    runtime: str = "torch-distributed"
-    """Kubeflow's runtime that a TrainJob refers to."""
     image: str = ""
     """Name by which the machines of the cluster pull the image; empty: that of the plan."""
 
@@ -107,7 +105,7 @@ def command_and_args(spec: ContainerSpec) -> dict[str, list[str]]:
     return {"command": [_literal(word) for word in (*agent, "--")], "args": [_literal(word) for word in started]}
 
 
-def variables(plan: Plan, spec: ContainerSpec, *, without: Sequence[str] = ()) -> list[dict[str, Any]]:
+def variables(plan: Plan, spec: ContainerSpec) -> list[dict[str, Any]]:
     """Variables of the container; those with a name of a secret refer to the run's Secret."""
     return [
         *(
@@ -115,7 +113,6 @@ def variables(plan: Plan, spec: ContainerSpec, *, without: Sequence[str] = ()) -
             if is_sensitive(name, value)
             else {"name": name, "value": _literal(value)}
             for name, value in spec.environment.items()
-            if name not in without
         ),
         *([{"name": environment.TOKEN_FILE, "value": f"{SECRETS_INSIDE}/{AGENTS_TOKEN}"}] if plan.nnodes > 1 else []),
         {"name": environment.PEERS, "value": ",".join(peers(plan))},
@@ -175,8 +172,7 @@ def volumes(plan: Plan, spec: ContainerSpec, place: ClusterPlace) -> list[dict[s
 
 
 def volume_mounts(plan: Plan) -> list[dict[str, Any]]:
-    """Secrets file by file: a folder over /run/secrets would hide the place of a service account's token, and a patch
-    of Kubeflow's runtime mounts a volume once."""
+    """Secrets file by file: a folder over /run/secrets would hide the place of a service account's token."""
     files = (
         {"name": name, "mountPath": f"{SECRETS_INSIDE}/{key}", "subPath": key, "readOnly": True}
         for name, key in _files(plan).items()

@@ -17,20 +17,19 @@ from hypothesis import strategies as st
 from contract.cost_model.memory import TransformerTraining
 from contract.run_folder import AGENTS_TOKEN
 from orchestrator.checks.manifest import manifest_problems
-from orchestrator.fleet.planning.export import Machines, described, export_request, plan_export
+from orchestrator.fleet.planning.export import Machines, described, export_request
 from orchestrator.plan.jobset import jobset
+from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.pod import ClusterPlace, cluster_notes, object_name
-from orchestrator.plan.stack import stack
-from orchestrator.plan.trainjob import trainjob
 from orchestrator.render.manifest import manifest_text
 from orchestrator.specs.container import Mount
-from orchestrator.specs.errors import ConfigError, NodeUnreachableError, PreflightError
+from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.secret import Secret
 from tests import lan
 from tests.json_output import json_data
-from tests.unit.conftest import THREE, Orch
+from tests.unit.conftest import Orch
 
 HOSTILE = ("$(HOME)", "$$(A)", "${A}", "$A", "`id`", "';", '"', "\\", "no", "0x10", "1e3", "~", "- a", "a: b", "# x",
            "\n", "\r\n", "\t", " ", "", "é", "\u2028", "\x85", "\u202e", "\ufeff", "😀", "{{.Node.ID}}", "&a", "*a",
@@ -46,7 +45,7 @@ def plan_of(options: LaunchOptions, *, nodes: int = 2, gpus: int = 0) -> Plan:
     machines = Machines(count=nodes, cpus=2, memory_mib=4096, gpus=gpus)
     specs, facts = described(machines)
     request = export_request(options, specs, {}, project="orch", master_port=12355)
-    return plan_export(request, facts, lan.IDENTITY).plan
+    return plan_launch(request, facts, lan.IDENTITY)
 
 
 def as_kubernetes_expands(text: str, variables: Mapping[str, str]) -> str:
@@ -66,45 +65,27 @@ def as_kubernetes_expands(text: str, variables: Mapping[str, str]) -> str:
     return out
 
 
-def container(kind: str, manifest: Any) -> Any:
-    if kind == "trainjob":
-        return manifest["spec"]["trainer"]
+def container(manifest: Any) -> Any:
     return manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
 
 
 @given(words=st.lists(TEXTS, max_size=5), variables=st.dictionaries(NAMES_OF_VARIABLES, TEXTS, max_size=3))
 @settings(deadline=None, max_examples=60)
-@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
-def test_hostile_words_arrive_as_they_were_typed(kind: str, words: list[str], variables: dict[str, str]) -> None:
+def test_hostile_words_arrive_as_they_were_typed(words: list[str], variables: dict[str, str]) -> None:
     """Read by a parser of YAML 1.1, then expanded as Kubernetes does it."""
     plan = plan_of(LaunchOptions(command=("python", "train.py", *words), environment=variables))
-    render = jobset if kind == "jobset" else trainjob
-    manifest = render(plan, ClusterPlace())
-    assert manifest_problems(kind, manifest) == ()
+    manifest = jobset(plan, ClusterPlace())
+    assert manifest_problems("jobset", manifest) == ()
     text = manifest_text(manifest, [*words, "a note"])
     assert text.isascii()
     read = yaml.safe_load(text)
     assert read == manifest
-    found = container(kind, read)
+    found = container(read)
     plain = {one["name"]: one["value"] for one in found["env"] if "value" in one}
     expanded = {name: as_kubernetes_expands(value, plain) for name, value in plain.items()}
     assert {name: expanded[name] for name in variables} == variables
     args = [as_kubernetes_expands(word, expanded) for word in found["args"]]
     assert args[args.index("train.py") + 1 :] == words
-
-
-@given(words=st.lists(TEXTS, max_size=5), variables=st.dictionaries(NAMES_OF_VARIABLES, TEXTS, max_size=3))
-@settings(deadline=None, max_examples=40)
-def test_a_stack_doubles_each_dollar(words: list[str], variables: dict[str, str]) -> None:
-    """tests/docker/test_stack_file.py asks Docker itself."""
-    plan = lan.plan(command=("python", "train.py", *words), environment=variables)
-    manifest = stack(plan, dict.fromkeys(THREE, "orch"), dict.fromkeys(THREE, "here"))
-    read = yaml.safe_load(manifest_text(manifest, ["a note"]))
-    assert read == manifest
-    service = read["services"]["rank1"]
-    assert [word.replace("$$", "$") for word in service["command"]][-len(words) - 1 :] == ["train.py", *words]
-    assert all("$" not in word.replace("$$", "") for word in service["command"])
-    assert {name: service["environment"][name].replace("$$", "$") for name in variables} == variables
 
 
 @pytest.mark.parametrize("text", ["\udc80", "a\0b"])
@@ -116,8 +97,6 @@ def test_what_no_manifest_can_hold_is_refused(text: str, place: str) -> None:
     )
     with pytest.raises(ConfigError, match=r"no process takes|not UTF-8"):
         jobset(plan_of(options), ClusterPlace())
-    with pytest.raises(ConfigError, match=r"no process takes|not UTF-8"):
-        stack(plan_of(options, nodes=1), {"node-0": "orch"}, {"node-0": "here"})
 
 
 @given(run=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,60}", fullmatch=True))
@@ -139,21 +118,18 @@ def test_the_longest_name_fits_as_many_pods_as_can_be_asked_for(orch: Orch) -> N
     name = "0" * 41
     ran = orch("export", "jobset", "--nodes", "1000", "--name", name, "--", "gpt2")
     assert ran.code == 0, ran.err
-    peers = next(
-        one["value"] for one in container("jobset", yaml.safe_load(ran.out))["env"] if one["name"] == "ORCH_PEERS"
-    )
+    peers = next(one["value"] for one in container(yaml.safe_load(ran.out))["env"] if one["name"] == "ORCH_PEERS")
     assert peers.split(",")[999] == f"run-{name}-node-0-999.run-{name}"
 
 
 def test_no_value_of_a_secret_is_written(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
     given = ("--secret", "HF_TOKEN", "--env", "API_KEY=hush-hush", "--env", "DB=postgres://ana:pass-word@host/x")
-    for kind, nodes in (("jobset", "2"), ("trainjob", "2"), ("stack", "alpha,beta")):
-        for form in ((), ("-o", "json")):
-            ran = orch("export", kind, "-n", nodes, *form, *given, "--", "gpt2", on=lan.lan(*THREE))
-            assert ran.code == 0, ran.err
-            for value in ("very_secret", "hush", "pass-word"):
-                assert value not in ran.out + ran.err
+    for form in ((), ("-o", "json")):
+        ran = orch("export", "jobset", "-n", "2", *form, *given, "--", "gpt2")
+        assert ran.code == 0, ran.err
+        for value in ("very_secret", "hush", "pass-word"):
+            assert value not in ran.out + ran.err
 
 
 def test_the_steps_make_every_key_that_the_manifest_refers_to() -> None:
@@ -186,7 +162,7 @@ def test_the_inventory_names_project_and_port(orch: Orch) -> None:
     inventory = Path("inventory.yaml")
     inventory.write_text("project: faces\nmaster_port: 20000\n" + inventory.read_text())
     read = yaml.safe_load(orch("export", "jobset", "-n", "2", "--", "gpt2").out)
-    found = container("jobset", read)
+    found = container(read)
     assert found["image"] == "orch/faces:cpu"
     assert found["command"][found["command"].index("--port") + 1] == "20000"
     assert orch("export", "jobset", "-n", "2", "-i", "nowhere.yaml", "--", "gpt2").code == 3
@@ -211,11 +187,11 @@ def test_a_training_that_does_not_fit_into_the_machines_is_refused() -> None:
     )  # fmt: skip
     request = export_request(LaunchOptions(), specs, {}, project="orch", master_port=12355, sizes=sizes)
     with pytest.raises(PreflightError, match="would exceed its memory limit of 600 MiB"):
-        plan_export(request, facts, lan.IDENTITY)
+        plan_launch(request, facts, lan.IDENTITY)
 
 
 def test_json(orch: Orch) -> None:
-    words = ("export", "trainjob", "-n", "2", "--name", "first", "--", "gpt2")
+    words = ("export", "jobset", "-n", "2", "--name", "first", "--", "gpt2")
     data = json_data(orch(*words[:2], "-o", "json", *words[2:]).out)
     assert data["manifest"] == yaml.safe_load(orch(*words).out)
     assert data["run_id"] == "first"
@@ -246,20 +222,6 @@ def test_what_is_refused(orch: Orch, words: tuple[str, ...], code: int, said: st
     assert said in ran.err
 
 
-def test_the_longest_command_of_a_trainjob(orch: Orch) -> None:
-    """Kubeflow takes 128 arguments; the message says where."""
-    ran = orch("export", "trainjob", "-n", "2", "--", "python", "train.py", *["x"] * 128)
-    assert (ran.code, ran.out) == (3, "")
-    assert "spec.trainer.args: list should have at most 128 items" in ran.err
-
-
-def test_a_variable_of_kubeflows_runtime_is_refused_only_from_the_user(orch: Orch) -> None:
-    ran = orch("export", "trainjob", "-n", "2", "--env", "PET_NNODES=9", "--", "bash", "run.sh")
-    assert ran.code == 3
-    assert "PET_NNODES is set by Kubeflow's runtime" in ran.err
-    assert orch("export", "trainjob", "-n", "2", "--", "bash", "run.sh").code == 0
-
-
 def test_folders_and_unequal_machines_have_no_place_in_a_pod() -> None:
     mounted = lan.plan(mounts=(Mount(source="/srv/data", target="/data"),))
     with pytest.raises(ConfigError, match="/srv/data: a folder of a node, which a pod does not have"):
@@ -267,21 +229,3 @@ def test_folders_and_unequal_machines_have_no_place_in_a_pod() -> None:
     specs = {"alpha": lan.spec("alpha", nproc_per_node=2), "beta": lan.spec("beta")}
     with pytest.raises(ConfigError, match="alpha has 2 ranks on cpu, beta has 1 on cpu"):
         jobset(lan.plan_of(*specs.values()), ClusterPlace())
-
-
-def test_a_stack_asks_its_nodes(orch: Orch) -> None:
-    three = lan.lan(*THREE)
-    read = yaml.safe_load(orch("export", "stack", "-n", "alpha,gamma", "--name", "s", "--", "gpt2", on=three).out)
-    services = read["services"]
-    assert [one["deploy"]["placement"]["constraints"] for one in services.values()] == [
-        ["node.hostname == alpha"], ["node.hostname == gamma"],
-    ]  # fmt: skip
-    assert {one["environment"]["MASTER_ADDR"] for one in services.values()} == {lan.address_of("alpha")}
-    assert {one["environment"]["GLOO_SOCKET_IFNAME"] for one in services.values()} == {"eth0"}
-    temporary = [one["target"] for one in services["rank0"]["volumes"] if one["type"] == "tmpfs"]
-    assert temporary == ["/tmp", "/dev/shm"]
-    three.nodes["gamma"] = lan.silent("gamma")
-    three.nodes["gamma"].answers[("*",)] = NodeUnreachableError("no answer in 5 s", node="gamma")
-    ran = orch("export", "stack", "-n", "alpha,gamma", "--", "gpt2", on=three)
-    assert (ran.code, ran.out) == (4, "")
-    assert "nothing was written" in ran.err

@@ -20,9 +20,7 @@ import yaml
 
 from orchestrator.checks.manifest import KINDS, facts_of_kind, manifest_problems
 from orchestrator.checks.manifest_rules import LONGEST_TEXT
-from orchestrator.specs.kubernetes import KUBEFLOW_SETS
-from tests import lan
-from tests.unit.conftest import THREE, Orch
+from tests.unit.conftest import Orch
 
 CASES = Path(__file__).parents[1] / "cases" / "export"
 WORDS: dict[str, tuple[str, ...]] = {
@@ -34,15 +32,6 @@ WORDS: dict[str, tuple[str, ...]] = {
         "--hang-timeout", "10m", "--max-restarts", "5", "--", "python", "mine/train.py", "--text", "$HOME: 'no'",
     ),
     "jobset-one": ("jobset", "--nodes", "1", "--name", "alone", "--", "vision", "--epochs", "1"),
-    "trainjob-cpu": ("trainjob", "--nodes", "3", "--name", "first", "--", "gpt2", "--max-steps", "100"),
-    "trainjob-script": (
-        "trainjob", "--nodes", "2", "--gpus", "2", "--runtime", "mine", "--name", "2-scripts", "--secret", "HF_TOKEN",
-        "--image", "registry.example/orch@sha256:" + "ab" * 32, "--", "bash", "run.sh",
-    ),
-    "stack": (
-        "stack", "--nodes", "alpha,gamma", "--name", "first", "--secret", "HF_TOKEN", "--env", "API_KEY=hush",
-        "--env", "NOTE=a $(b) ${c}", "--", "gpt2", "--max-steps", "100",
-    ),
 }  # fmt: skip
 
 
@@ -50,7 +39,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 def test_the_text_is_the_same_to_the_byte(orch: Orch, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.delenv("LC_ALL", raising=False)
-    ran = orch("export", *WORDS[case], on=lan.lan(*THREE) if case == "stack" else None)
+    ran = orch("export", *WORDS[case])
     assert ran.code == 0, ran.err
     file = CASES / f"{case}.yaml"
     if os.environ.get("ORCH_WRITE_CASES"):
@@ -86,8 +75,6 @@ def oracle(kind: str) -> jsonschema.Draft202012Validator:
 JOB = "spec.replicatedJobs[0].template.spec"
 POD = f"{JOB}.template.spec"
 NODE = f"{POD}.containers[0]"
-PATCH = "spec.runtimePatches[0]"
-PATCHED = f"{PATCH}.trainingRuntimeSpec.template.spec.replicatedJobs[0].template.spec.template.spec"
 LONG = "x" * 64
 GONE = type("Gone", (), {"__str__": lambda _: "without"})()
 
@@ -120,17 +107,6 @@ BROKEN_TYPES = [
     ("jobset", "apiVersion", "jobset.x-k8s.io/v1"),
     ("jobset", "kind", "Jobset"),
     ("jobset", "specs", {}),
-    ("trainjob", "spec.trainer.numNodes", "3"),
-    ("trainjob", "spec.trainer.numNodes", -1),
-    ("trainjob", "spec.trainer.image", "i" * 501),
-    ("trainjob", "spec.trainer.args", ["x"] * 129),
-    ("trainjob", "spec.trainer.env", [{"name": f"V{number}"} for number in range(129)]),
-    ("trainjob", "spec.runtimeRef.name", ""),
-    ("trainjob", "spec.runtimeRef", GONE),
-    ("trainjob", "spec.modelConfig", {}),
-    ("trainjob", f"{PATCH}.manager", GONE),
-    ("trainjob", f"{PATCHED}.terminationGracePeriodSeconds", -1),
-    ("trainjob", f"{PATCHED}.restartPolicy", "Never"),
 ]
 """Field, and a value that its type forbids."""
 BROKEN_RULES = [
@@ -171,18 +147,6 @@ BROKEN_RULES = [
     ("jobset", f"{NODE}.args[1]", "x" * (LONGEST_TEXT + 1), ""),
     ("jobset", f"{NODE}.resources.requests.memory", "5Gi", f"{NODE}.resources.requests[memory]"),
     ("jobset", f"{NODE}.resources.requests.cpu", "-1", f"{NODE}.resources[cpu]"),
-    ("trainjob", "metadata.name", "9-lives", ""),
-    ("trainjob", "metadata.name", "a.b", ""),
-    ("trainjob", "metadata.name", LONG, ""),
-    ("trainjob", "metadata.name", "x" * 50, ""),
-    ("trainjob", "spec.trainer.numProcPerNode", 0, ""),
-    ("trainjob", "spec.managedBy", "me", ""),
-    ("trainjob", "spec.initializer", {"dataset": {"storageUri": "data"}}, "spec.initializer.dataset.storageUri"),
-    ("trainjob", "spec.initializer", {"model": {"storageUri": "9://x"}}, "spec.initializer.model.storageUri"),
-    *(("trainjob", "spec.trainer.env[0].name", name, "") for name in KUBEFLOW_SETS),
-    ("trainjob", f"{PATCH}.manager", "orch", ""),
-    ("trainjob", f"{PATCHED}.containers[0].env", [{"name": "A", "value": "1"}], ""),
-    ("trainjob", f"{PATCHED}.containers[0].volumeMounts[1].name", "other", ""),
 ]
 """Field, a value of its type that a rule forbids, and the field that is named where it is another one."""
 
@@ -257,7 +221,7 @@ def test_what_needs_two_fields_is_refused(change: Callable[[Any], None], problem
 
 # ── Where the facts are from ──────────────────────────────────────────────────────────────────────────────────────────
 
-DIGESTS_OF_RULES = {"jobset": "e82b8fb5466d", "trainjob": "eb0959bb99c8"}
+DIGESTS_OF_RULES = {"jobset": "e82b8fb5466d"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
