@@ -87,8 +87,6 @@ _MODULES = {"report": "run_report"}
 """Modules of commands that do not have the command's name."""
 WATCH_EVERY_S = 2
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
-ALIASES = {"watch": "supervise"}
-"""Other names of commands; the help of the command names them."""
 
 EPILOG = """
 Begin with simulated machines:
@@ -276,19 +274,15 @@ def _set_common(option: str) -> None:
 
 
 def _current_names(arguments: Sequence[str]) -> list[str]:
-    """Replace aliases (of commands and options, `help COMMAND`) and a `--watch` without its value."""
+    """Replace `help COMMAND`, and a `--watch` without its value."""
     words, named = list(arguments), _named_command(arguments)
     if named == "help":
         words.remove("help")
         return [*words, "--help"]
-    if named in ALIASES:
-        words[words.index(named)] = ALIASES[named]
     if named == "status" and "--watch" in words:  # its value may be left out
         place = words.index("--watch")
         given = words[place + 1] if place + 1 < len(words) and _SECONDS.fullmatch(words[place + 1]) else ""
         words[place : place + 2 if given else place + 1] = [f"--watch={given or WATCH_EVERY_S}"]
-    if named in ("doctor", "logs"):
-        words = ["--nodes" + word[6:] if word.partition("=")[0] == "--node" else word for word in words]
     return words
 
 

@@ -41,6 +41,6 @@ def plain_help(command: Any) -> None:
 def _show_without_type(argument: Any) -> None:
     """Show RUN, where Typer has `RUN <str>` among the arguments and `[[RUN]]` in the usage line."""
     name, record = argument.metavar or argument.name.upper(), argument.get_help_record
-    usage = [] if argument.hidden else [name if argument.required or name.startswith("[") else f"[{name}]"]
+    usage = [name if argument.required or name.startswith("[") else f"[{name}]"]
     argument.get_usage_pieces = lambda _context: usage
-    argument.get_help_record = lambda context: (shown := record(context)) and (name, shown[1])
+    argument.get_help_record = lambda context: (name, record(context)[1])

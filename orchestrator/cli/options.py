@@ -165,7 +165,7 @@ class OutputMode:
         bool, typer.Option("--detach", "-d", help="Do not follow the run; supervise it in the background.")
     ] = False
     no_supervise: Annotated[
-        bool, typer.Option("--no-supervise", "--no-watch", help="Do not supervise a run that is not followed.")
+        bool, typer.Option("--no-supervise", help="Do not supervise a run that is not followed.")
     ] = False
     confirmed: YesOption = False
     inventory: InventoryOption = None

@@ -29,7 +29,6 @@ def supervise(
 
     Prints each action, but not the output of the ranks (see `orch logs -f`). `orch launch --detach` starts a supervisor
     in the background. It can be killed and started again at any time; each computer has at most one per run.
-    Alias: orch watch
     """
     from orchestrator.cli.launching.supervise import rejoined, see_through
     from orchestrator.store.run_record import RunRecord

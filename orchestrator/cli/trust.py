@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
 from orchestrator.cli.consent import can_ask, chosen
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
@@ -28,7 +26,6 @@ EXAMPLES = "orch trust -n alpha,beta"
 
 
 def trust(
-    listed: str | None = typer.Argument(None, hidden=True),
     nodes: NodesOption = None,
     inventory: InventoryOption = None,
     yes: YesOption = False,
@@ -40,7 +37,7 @@ def trust(
     """
     from orchestrator.fleet.fan_out import fan_out
 
-    specs = [spec for spec in load_inventory(inventory).select(nodes or listed) if spec.connection == "ssh"]
+    specs = [spec for spec in load_inventory(inventory).select(nodes) if spec.connection == "ssh"]
     _, failed = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes)
     if failed and len(failed) < len(specs):
         raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")

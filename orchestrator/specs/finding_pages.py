@@ -19,8 +19,6 @@ from orchestrator.specs.errors import ConfigError, UsageError
 ID = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
 SECTIONS = ("What it means", "Why it matters", "How to fix it", "How it was found")
 """Headings of every page, in this order."""
-RENAMED_AREAS = {"rest": "power", "room": "resources", "sameness": "consistency"}
-"""Former names of areas: scripts and notes may still hold an id that begins with one."""
 
 _TITLE = re.compile(rf"# (?P<id>{ID.pattern}): (?P<title>.+)\n")
 
@@ -72,13 +70,10 @@ def all_pages() -> tuple[FindingPage, ...]:
 
 
 def find_page(id: str) -> FindingPage:
-    """The page of this finding. An id without a page is a `UsageError` that says its new name or names the nearest."""
+    """The page of this finding. An id without a page is a `UsageError` that names the nearest."""
     known = {path.name.removesuffix(".md"): path for path in pages_folder().glob("*.*.md")}
     if id in known:
         return _read(known[id])
-    area, dot, fault = id.partition(".")
-    if (renamed := f"{RENAMED_AREAS.get(area, area)}{dot}{fault}") != id:
-        raise UsageError(f"{id} is now called {renamed}", hint=f"orch explain {renamed}")
     near = [one for one in sorted(known) if id and id in one] or difflib.get_close_matches(id, known)
     meant = f"did you mean {' or '.join(near[:3])}? " if near else ""
     raise UsageError(f"no finding is called {id!r}", hint=f"{meant}orch explain lists them all")

@@ -193,7 +193,7 @@ class Chaos:
     def _kill_supervisor(self, _node: str) -> None:
         kill_supervisor(self.orch, self.run_id)
         supervisor = subprocess.Popen(
-            self.orch.argv(("watch", self.run_id)), cwd=self.orch.folder, env=self.orch.environment,
+            self.orch.argv(("supervise", self.run_id)), cwd=self.orch.folder, env=self.orch.environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         self.supervisors.append(supervisor)

@@ -155,7 +155,7 @@ def test_logs_of_an_ended_run_are_merged_and_filtered(orch: Orch, five: tuple[st
     third = [json.loads(line) for line in orch("logs", run, "--rank", "3", "--json").out.splitlines()]
     assert third
     assert {(line["node"], line["rank"]) for line in third} == {("delta", 3)}
-    assert len(orch("logs", run, "--node", "alpha", "--grep", r"step \d+/12", "--tail", "4").out.splitlines()) == 4
+    assert len(orch("logs", run, "--nodes", "alpha", "--grep", r"step \d+/12", "--tail", "4").out.splitlines()) == 4
 
 
 def test_status_and_runs_tell_of_an_ended_run(orch: Orch, five: tuple[str, str, float]) -> None:

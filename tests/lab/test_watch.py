@@ -74,11 +74,11 @@ def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed
     until(lambda: run.step() >= 30, "step 30")
     os.kill(supervisor(run), signal.SIGKILL)
     at = faults.kill_container("beta")
-    second = orch.begin("watch", run.run_id)
+    second = orch.begin("supervise", run.run_id)
     until(lambda: any(told.at > at for told in run.events("resumed")), "a new start")
     assert running_on("beta") == ["orch-run"]
     figure(f"19 container killed by hand: resumed after {run.events('resumed')[-1].at - at:.0f} s")
-    refused = orch("watch", run.run_id)
+    refused = orch("supervise", run.run_id)
     assert (refused.code, "is supervised already, by process" in refused.err) == (6, True)
     waited = orch("wait", run.run_id)
     assert waited.code == 0

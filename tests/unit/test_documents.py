@@ -39,14 +39,13 @@ NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine
 FOREIGN = {
     "--kill-on-bad-exit",
     "--logs-specs",
-    "--node",
     "--permanent",
     "--preserve-env",
     "--privileged",
     "--runtime",
     "--tmpfs",
 }
-"""Options of srun, torchrun, firewall-cmd, sudo and docker run; the earlier name of --nodes."""
+"""Options of srun, torchrun, firewall-cmd, sudo and docker run."""
 PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)*(?:, \w+(?:\.\w+)*(?![\w./]))*))?")
 
 

@@ -226,7 +226,7 @@ def test_of_a_huge_log_the_end_is_shown(orch: Orch) -> None:
     (container,) = engine.made
     for number in range(20_000):
         engine.write(container, lan.moment(number // 1000, number), f"[rank1]: line {number}")
-    ran = orch("logs", "--node", "beta", "--tail", "2", on=here)
+    ran = orch("logs", "--nodes", "beta", "--tail", "2", on=here)
     assert ran.out == "[1 beta ] line 19998\n[1 beta ] line 19999\n"
 
 

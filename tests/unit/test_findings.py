@@ -193,16 +193,6 @@ def test_explain_guesses_what_was_meant(orch: Orch, asked: str, meant: str) -> N
     assert meant in ran.err.split("did you mean ", 1)[1]
 
 
-@pytest.mark.parametrize(
-    ("asked", "renamed"), [("rest.sleep", "power.sleep"), ("room.shm", "resources.shm"), ("sameness", "consistency")]
-)
-def test_explain_says_the_new_name_of_a_renamed_id(orch: Orch, asked: str, renamed: str) -> None:
-    for words in (("explain", asked), ("doctor", "--only", asked)):
-        ran = orch(*words)
-        assert ran.code == 2
-        assert f"{asked} is now called {renamed}" in ran.err
-
-
 @pytest.mark.parametrize("asked", ["nothing.alike_at_all", "../../etc/passwd", "gpu."])
 def test_explain_refuses_what_it_does_not_know(orch: Orch, asked: str) -> None:
     ran = orch("explain", asked)

@@ -77,7 +77,7 @@ def test_a_measurement_that_fails_leaves_nothing_either(orch: Orch) -> None:
     assert (ran.code, here.containers) == (1, {})
     assert "failed: rank 1 on beta: exit code 3" in ran.err
     assert "--resume" not in ran.err
-    assert orch("logs", recorded_runs()[0].run_id, "--node", "beta", on=here).out == "[1 beta] no data\n"
+    assert orch("logs", recorded_runs()[0].run_id, "--nodes", "beta", on=here).out == "[1 beta] no data\n"
 
 
 def test_a_folder_that_cannot_be_removed_is_said(orch: Orch) -> None:

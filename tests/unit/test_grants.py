@@ -146,8 +146,8 @@ CONTINUING = {
     "resume --json": ("resume", "{run}", "--detach", "--json", "--yes"),
     "launch --resume": ("launch", "--resume", "{run}", "--detach", "--yes"),
     "restart": ("restart", "{run}", "--detach", "--yes"),
-    "watch": ("watch", "{run}", "--out-of-sight", "1"),
-    "watch --json": ("watch", "{run}", "--out-of-sight", "1", "--json"),
+    "supervise": ("supervise", "{run}", "--out-of-sight", "1"),
+    "supervise --json": ("supervise", "{run}", "--out-of-sight", "1", "--json"),
     "adopt": ("adopt", "{run}", "--detach"),
     "adopt --json": ("adopt", "{run}", "--detach", "--json"),
 }
@@ -400,7 +400,7 @@ def test_what_the_own_record_grants_needs_no_question(orch: Orch) -> None:
         engine = here.nodes[part.node].engine
         engine.start(engine.create(replace(part.container, name="next")))
     with ending_once_followed(here):
-        ran = orch("watch", run_id, on=here, says=None)
+        ran = orch("supervise", run_id, on=here, says=None)
     assert (ran.code, ran.asked) == (0, ()), ran.err
 
 
@@ -436,7 +436,7 @@ def test_an_attempt_that_one_node_alone_shows_does_not_take_a_run_over(orch: Orc
     here = lan.lan(*THREE, says=(event("done", step=3),), ends_with=None)
     run_id = detached(orch, here)
     made = attack(here, run_id, tmp_path, attempt=7)
-    ran = play(made, ("watch", "{run}"), orch, terminal=None)
+    ran = play(made, ("supervise", "{run}"), orch, terminal=None)
     assert ran.code == 0, ran.err
     assert (
         "! run " + run_id + ": beta has a container (attempt 7) that is no part of the run: it is left out\n" in ran.err

@@ -35,9 +35,8 @@ def test_help_lists_every_command(orch: Orch) -> None:
 
 
 def test_help_and_another_name_of_a_command(orch: Orch) -> None:
-    help_of = {words: orch(*words.split()).out for words in ("supervise --help", "help supervise", "watch --help")}
+    help_of = {words: orch(*words.split()).out for words in ("supervise --help", "help supervise")}
     assert set(help_of.values()) == {help_of["supervise --help"]}
-    assert "orch watch" in help_of["supervise --help"]
 
 
 def _fresh(program: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:

@@ -56,7 +56,7 @@ def test_every_command_goes_on(orch: Orch, ends_with: int) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=ends_with)
     assert orch("launch", "--no-supervise", on=here).code in (0, 1)
     for words in (("logs",), ("logs", "--json"), ("why",), ("why", "--json"), ("status",), ("status", "--json"),
-                  ("runs",), ("runs", "--json"), ("watch",)):  # fmt: skip
+                  ("runs",), ("runs", "--json"), ("supervise",)):  # fmt: skip
         ran = orch(*words, on=here)
         assert [char for char in ran.out + ran.err if char in "\x07\x1b\x9b\ud800"] == [], words
         assert ran.code in (0, 1, 3), (words, ran.err)

@@ -26,14 +26,14 @@ def test_a_run_from_launch_to_clean(orch: Orch) -> None:
 
     logs = orch("logs", run_id[:6], "--tail", "9", on=here)
     assert logs.out == "[all 3 nodes] hello\n"
-    lines = [json.loads(line) for line in orch("logs", "--json", "--node", "beta", on=here).out.splitlines()]
+    lines = [json.loads(line) for line in orch("logs", "--json", "--nodes", "beta", on=here).out.splitlines()]
     assert [line.get("event", {}).get("kind") for line in lines] == [None, "step", "done", "checkpoint"]
 
     stopped = orch("stop", on=here)
     assert (stopped.code, here.containers) == (0, {})
     assert f"✓ run {run_id} stopped, checkpoint of step 3\n  → orch resume {run_id}" in stopped.err
     assert f"{run_id}  stopped" in orch("runs", on=here).out
-    assert orch("logs", run_id, "--node", "alpha", on=here).out == "[0 alpha] hello\n"
+    assert orch("logs", run_id, "--nodes", "alpha", on=here).out == "[0 alpha] hello\n"
     assert json_data(orch("clean", "--json", on=here).out) == {"removed": {name: [] for name in THREE}}
 
 

@@ -97,7 +97,8 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
     try:
         here = lan.lan(*THREE, says=("[rank0]: hello",))
         detached(orch, here)
-        assert orch("logs", "-t", "--node", "alpha", on=here).out == ("2026-01-02T10:00:00.000-05:00 [0 alpha] hello\n")
+        shown = orch("logs", "-t", "--nodes", "alpha", on=here).out
+        assert shown == "2026-01-02T10:00:00.000-05:00 [0 alpha] hello\n"
         assert "started (-05)" in orch("status", on=here).out
         noon = datetime(2026, 1, 2, 17, tzinfo=UTC).timestamp()
         assert "started at (-05)" in orch("runs", "-o", "wide", on=here).out

@@ -1,4 +1,4 @@
-"""`orch watch`, `resume`, `restart`, `wait` and `adopt`, and launches cut short, by their command lines."""
+"""`orch supervise`, `resume`, `restart`, `wait` and `adopt`, and launches cut short, by their command lines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_watch_sees_a_run_to_its_end(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE, ends_with=None)
     run_id = detached(orch, here)
     finish(here, 0)
-    ran = orch("watch", run_id[:7], on=here)
+    ran = orch("supervise", run_id[:7], on=here)
     assert (ran.code, ran.out) == (0, "")
     assert f"✓ run {run_id} succeeded at step 3" in ran.err
     assert RunRecord(run_id).outcome() == ("succeeded", "")
@@ -74,7 +74,7 @@ def test_watch_as_json(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE, ends_with=None)
     run_id = detached(orch, here)
     finish(here, 1, others=0)
-    ran = orch("watch", "--json", on=here)
+    ran = orch("supervise", "--json", on=here)
     told = json_data(ran.out)
     assert (ran.code, told["run_id"], told["state"], told["failure"]["node"]) == (1, run_id, "failed", "alpha")
 
@@ -83,7 +83,7 @@ def test_a_second_supervisor_is_refused(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     run_id = detached(orch, here)
     with only_supervisor(RunRecord(run_id)):
-        ran = orch("watch", on=here)
+        ran = orch("supervise", on=here)
     assert ran.code == 6
     assert f"run {run_id} is supervised already, by process" in ran.err
     assert f"→ orch logs -f {run_id}" in ran.err
@@ -315,7 +315,7 @@ def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(or
     for command in ("status", "runs"):
         told = f"the run has ended, but its container on beta runs\n  → orch stop {run_id}"
         assert told in orch(command, on=here).err
-    watched = orch("watch", run_id, on=here)
+    watched = orch("supervise", run_id, on=here)
     assert (watched.code, f"run {run_id} was stopped" in watched.err) == (5, True)
     ended = orch(*ends, *((run_id,) if ends == ("stop",) else ()), on=here)
     assert (ended.code, here.containers) == (0, {}), ended.err

@@ -353,7 +353,7 @@ def test_without_a_value_a_run_can_be_watched_but_not_launched_anew(
     kept = keeper(here)
     run_id = json_data(orch("launch", "--detach", "--json", *asked, "--env", f"MY_KEY={OTHER}", on=here).out)["run_id"]
     monkeypatch.delenv("HF_TOKEN")
-    watched = orch("watch", run_id, on=here)
+    watched = orch("supervise", run_id, on=here)
     assert watched.code == 0, watched.err
     assert not any(kept.values())
     assert_nowhere(watched)

@@ -183,7 +183,7 @@ def test_a_clock_that_is_set_back_loses_no_line(orch: Orch, follow: bool) -> Non
         for name in THREE:
             (one,) = here.nodes[name].engine.made
             here.nodes[name].engine.finish(one, 1)
-        assert orch("watch", on=here).code == 1
+        assert orch("supervise", on=here).code == 1
     for _ in range(2):
         out = orch("logs", on=here).out
         shown = sorted(out.replace("[1 beta ] ", "").splitlines())
