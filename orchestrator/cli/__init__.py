@@ -83,7 +83,7 @@ GROUPS = {
 """Commands by group, in the order of use, with their summaries."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "report", "search", "version")
-_MODULES = {"report": "run_report"}
+_MODULES = {"report": "run_report", "sample": "model_use", "predict": "model_use", "evaluate": "model_use"}
 """Modules of commands that do not have the command's name."""
 WATCH_EVERY_S = 2
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
@@ -189,7 +189,8 @@ def build_app(wanted: str | None, *, alone: bool = False) -> Any:
                 settings = getattr(module, "SETTINGS", None)
                 function = getattr(module, name.replace("-", "_"))
                 cls = getattr(module, "COMMAND_CLASS", None)
-                app.command(name, cls=cls, epilog=module.EXAMPLES, context_settings=settings)(function)
+                examples = module.EXAMPLES if isinstance(module.EXAMPLES, str) else module.EXAMPLES[name]
+                app.command(name, cls=cls, epilog=examples, context_settings=settings)(function)
         else:
             app.command(name, help=summary)(lambda: None)
     program = typer.main.get_command(app)
