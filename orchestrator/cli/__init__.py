@@ -49,7 +49,7 @@ GROUPS = {
     },
     "Run": {
         "launch": "Start a training run on several nodes and follow it",
-        "export": "Write a launch as a file for Slurm or Kubernetes",
+        "export": "Write a launch as a file for Kubernetes",
         "status": "Show the state of a run and its nodes",
         "monitor": "Watch the nodes and their run, live",
         "dashboard": "Show nodes, runs, curves and logs on a local web page",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import workloads
-from orchestrator.cli.flags import Command, CommandGroup, expand
+from orchestrator.cli.flags import CommandGroup, expand
 from orchestrator.cli.launching.command_words import WORDS_LAST, must_run, with_command
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import say, write_document, write_json
@@ -23,45 +23,19 @@ if TYPE_CHECKING:  # loaded when a command runs: help stays quick
     from orchestrator.plan.pod import ClusterPlace
     from orchestrator.specs.plan import Plan
 
-SETTINGS_OF_RUN = ("environment", "secrets", "max_restarts", "hang_timeout_s", "independent")
+GROUP = CommandGroup(
+    help="Write the plan of a launch as a file for Kubernetes.\n\nSchema-checked, not run. The batch script of a Slurm"
+    " cluster: orch launch --on CLUSTER --dry-run",
+    epilog="orch export jobset --nodes 3 -- gpt2 --max-steps 100",
+    no_args_is_help=True,
+)
+EXAMPLES = """\
+orch export jobset --nodes 3 --cpus 8 --memory 32g --gpus 1 --image registry.example/orch:cuda -- gpt2
+orch export jobset --nodes 3 --name first --to first.yaml -- python mine/train.py --lr 1e-3
+"""
 _IMAGE = re.compile(
     r"[a-z0-9][A-Za-z0-9._/-]*(:[0-9]+/[A-Za-z0-9._/-]+)?(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[0-9a-f]{64})?"
 )
-
-ExportedWords = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[-- COMMAND...]",
-        autocompletion=workloads,
-        help="A workload of the trainer with its options, or your own: python SCRIPT ...; data and code lie in the "
-        "workspace of the machines.",
-    ),
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--name", metavar="NAME", help="Id of the run: the same words then make the same text (default: from the time)."
-    ),
-]
-AttemptOption = Annotated[
-    int | None,
-    typer.Option(
-        "--attempt",
-        min=0,
-        max=MOST_ATTEMPTS,
-        metavar="N",
-        help="Number of its first attempt; to resume a run that has ended, one above all that it had (default: 0).",
-    ),
-]
-ToOption = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="The file to write (default: stdout).")]
-ImageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--image",
-        metavar="REF",
-        help="Name by which the machines have or pull the image of `orch build` (default: its own).",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +56,14 @@ class ClusterOptions:
     gpus: Annotated[
         int | None, typer.Option("--gpus", min=0, max=64, metavar="N", help="GPUs of each (default: 0).")
     ] = 0
-    reference: ImageOption = None
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--image",
+            metavar="REF",
+            help="Name by which the machines have or pull the image of `orch build` (default: its own).",
+        ),
+    ] = None
     namespace: Annotated[
         str | None, typer.Option("--namespace", metavar="NAME", help="Namespace (default: that of kubectl).")
     ] = None
@@ -94,21 +75,49 @@ class ClusterOptions:
             help="Volume claim, ReadWriteMany, with data, code and checkpoints (default: orch-workspace).",
         ),
     ] = "orch-workspace"
-    name: NameOption = None
-    attempt: AttemptOption = 0
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Id of the run: the same words then make the same text (default: from the time).",
+        ),
+    ] = None
+    attempt: Annotated[
+        int | None,
+        typer.Option(
+            "--attempt",
+            min=0,
+            max=MOST_ATTEMPTS,
+            metavar="N",
+            help="Number of its first attempt; to resume a run that has ended, one above all that it had (default: 0).",
+        ),
+    ] = 0
     inventory: InventoryOption = None
-    to: ToOption = None
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="The file to write (default: stdout).")] = None
     as_json: JsonOption = False
 
 
+@GROUP.command(epilog=EXAMPLES, context_settings=WORDS_LAST)
 @expand(
     only=(
-        *SETTINGS_OF_RUN, "count", "cpus", "memory", "gpus", "reference", "namespace", "claim", "name", "attempt",
-        "inventory", "to", "as_json",
+        "environment", "secrets", "max_restarts", "hang_timeout_s", "independent", "count", "cpus", "memory", "gpus",
+        "reference", "namespace", "claim", "name", "attempt", "inventory", "to", "as_json",
     )
 )  # fmt: skip
 def jobset(
-    context: typer.Context, options: LaunchOptions, cluster: ClusterOptions, command: ExportedWords = None
+    context: typer.Context,
+    options: LaunchOptions,
+    cluster: ClusterOptions,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND...]",
+            autocompletion=workloads,
+            help="A workload of the trainer with its options, or your own: python SCRIPT ...; data and code lie in the "
+            "workspace of the machines.",
+        ),
+    ] = None,
 ) -> int:
     """Write a run as a JobSet of Kubernetes (v1alpha2).
 
@@ -131,47 +140,18 @@ def jobset(
         write_json({"run_id": plan.run_id, "manifest": manifest, "notes": notes})
         return EXIT_OK
     text = manifest_text(manifest, notes)
-    return _deliver(text, cluster.to, "schema-checked, not run; the steps to start it are at its top")
-
-
-@expand(
-    only=(*SETTINGS_OF_RUN, "on", "nodes", "workdir", "data", "image", "mounts"),
-    nodes=Annotated[str | None, typer.Option("-n", "--nodes", metavar="N", help="Nodes of the job. Required.")],
-)
-def sbatch(
-    *,
-    context: typer.Context,
-    options: LaunchOptions,
-    command: ExportedWords = None,
-    name: NameOption = None,
-    attempt: AttemptOption = 0,
-    inventory: InventoryOption = None,
-    to: ToOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Write a run as a batch script of Slurm: the text that `orch launch --on CLUSTER` submits.
-
-    The login node is asked for your user id and home; nothing is copied or submitted. Such a script needs what a launch
-    brings to the workspace: the trainer, code, data, the token of the agents and the folder of its logs.
-    """
-    from orchestrator.cli.context import load_inventory
-    from orchestrator.cli.launching.cluster_launch import ready_on
-    from orchestrator.cli.options import OutputMode
-    from orchestrator.fleet.planning.export import export_identity
-
-    options = with_command(context, options, command)
-    loaded = load_inventory(inventory)
-    if not options.on:
-        raise UsageError("--on CLUSTER is missing: which cluster?", hint="orch export sbatch --on uni -n 2 -- gpt2")
-    identity = export_identity(name or "", attempt or 0)
-    with ready_on(loaded.inventory, options, OutputMode(dry_run=True), identity=identity) as run:
-        plan, script, folder = run.plan, run.script, run.plan.nodes[0].folder
-    notes = [f"{folder} must hold what a launch brings there: orch launch --on {options.on} -n {plan.nnodes} …"]
-    if as_json:
-        write_json({"run_id": plan.run_id, "script": script, "notes": notes})
+    if not cluster.to:
+        write_document(text)
         return EXIT_OK
-    say(f"note: {notes[0]}")
-    return _deliver(script, to, "the text that a launch would submit")
+    file = cluster.to.expanduser()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{file} cannot be written: {reason}", hint="another file: --to FILE") from None
+    say(f"✓ {file}: schema-checked, not run; the steps to start it are at its top")
+    return EXIT_OK
 
 
 def _on_kubernetes(
@@ -225,35 +205,3 @@ def _image(reference: str) -> str:
     if not _IMAGE.fullmatch(reference):
         raise UsageError(f"--image {reference}: expected the name of an image, such as registry.example/team/mine:1")
     return reference
-
-
-def _deliver(text: str, to: Path | None, what: str) -> int:
-    """Write the text to the file, or to stdout. ConfigError: the file cannot be written."""
-    if not to:
-        write_document(text)
-        return EXIT_OK
-    file = to.expanduser()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{file} cannot be written: {reason}", hint="another file: --to FILE") from None
-    say(f"✓ {file}: {what}")
-    return EXIT_OK
-
-
-GROUP = CommandGroup(
-    help="Write the plan of a launch as a file for Slurm or Kubernetes.\n\nThe file for Kubernetes: Schema-checked,"
-    " not run.",
-    epilog="orch export jobset --nodes 3 -- gpt2 --max-steps 100",
-    no_args_is_help=True,
-)
-EXAMPLES: dict[Command, str] = {
-    sbatch: "orch export sbatch --on uni --nodes 3 -- gpt2 --max-steps 100\n"
-    "orch export sbatch --on uni --nodes 2 --name first --to first.sbatch -- gpt2",
-    jobset: "orch export jobset --nodes 3 --cpus 8 --memory 32g --gpus 1 --image registry.example/orch:cuda -- gpt2\n"
-    "orch export jobset --nodes 3 --name first --to first.yaml -- python mine/train.py --lr 1e-3",
-}
-for command, examples in EXAMPLES.items():
-    GROUP.command(epilog=examples, context_settings=WORDS_LAST)(command)

@@ -91,7 +91,7 @@ def asked_by(shell: str, line: str) -> dict[str, str]:
         ("orch launch --nodes alpha,b", ["alpha,beta"]),
         ("orch launch --master b", ["beta"]),
         ("orch launch --on u", ["uni"]),
-        ("orch export sbatch --on ", ["uni"]),
+        ("orch launch --on ", ["uni"]),
         ("orch launch --label room=s", ["room=study"]),
         ("orch shell a", ["alpha"]),
         ("orch exec be", ["beta"]),

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 NOTHING_TO_REACH = {
     "version", "explain", "docs", "prepare", "plan", "checkpoints push", "trust", "shell", "init", "runs diff",
-    "runs rerun", "report", "search", "export sbatch", "export jobset", "dashboard",
+    "runs rerun", "report", "search", "export jobset", "dashboard",
 }  # fmt: skip
 """Commands that ask no node before they have found something else, `dashboard`, whose page says which nodes do not
 answer, and `trust`, `init` and `shell`, which open their own connections: see tests/contract/test_ssh.py and
@@ -41,7 +41,6 @@ WORDS = {
     "checkpoints prune": ("RUN", "--keep", "1"),
     "inventory import": ("hostfile",),
     "search": ("nan",),
-    "export sbatch": ("-n", "2"),
     "export jobset": ("-n", "2"),
 }
 """Arguments that a command requires."""
@@ -108,7 +107,7 @@ def test_3_no_inventory(orch: Orch) -> None:
 
 
 LOOKING_FIRST = (
-    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export sbatch", "export jobset",
+    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export jobset",
 )  # fmt: skip
 CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in LOOKING_FIRST]
 """Commands that choose nodes of the inventory at once: some look for a run first; `lab up` and the

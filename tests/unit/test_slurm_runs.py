@@ -67,20 +67,6 @@ def test_what_is_printed_is_what_is_submitted(uni: Cluster) -> None:
     assert printed.out.replace(other, run).replace(f"--port {port[1]}", f"--port {port[0]}") == sent
 
 
-def test_an_export_is_what_is_submitted(uni: Cluster) -> None:
-    printed, written = uni.launch("--dry-run").out, Path("first.sbatch")
-    ran = uni("export", "sbatch", "--on", "uni", "-n", "2", "--name", "first", "--to", str(written), "--", "gpt2")
-    assert ran.code == 0, ran.err
-    assert "must hold what a launch brings there" in ran.err
-    run = next(line for line in printed.splitlines() if "--job-name" in line).rpartition(":")[2]
-    texts = [re.sub("--port [0-9]+", "--port P", text) for text in (printed.replace(run, "first"), written.read_text())]
-    assert texts[0] == texts[1]
-    assert not list(uni.state.glob("*.json"))
-    again = json_data(uni("export", "sbatch", "--on", "uni", "-n", "2", "--name", "first", "--json", "--", "gpt2").out)
-    assert again["script"] == written.read_text()
-    assert uni("export", "sbatch", "-n", "2", "--", "gpt2").code == 2
-
-
 def test_an_error_of_the_users_code(uni: Cluster) -> None:
     run = uni.start(MODE="raise", STEPS="5")
     assert uni("wait", run).code == 1

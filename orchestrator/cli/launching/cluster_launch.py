@@ -41,7 +41,7 @@ from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
-from orchestrator.specs.request import LaunchRequest, RunIdentity
+from orchestrator.specs.request import LaunchRequest
 from orchestrator.state.recovery import Update
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values
@@ -107,13 +107,11 @@ def ready_on(
     mode: OutputMode,
     *,
     earlier: Plan | None = None,
-    identity: RunIdentity | None = None,
     ending: bool = False,
 ) -> Iterator[ClusterRun]:
     """Yield the plan and the text of its job: all that precedes the first change on the cluster.
 
-    `identity`: of a new run, in the place of one by the time and by chance. `ending`: the earlier attempt is still
-    active and will have been stopped.
+    `ending`: the earlier attempt is still active and will have been stopped.
     """
     cluster = inventory.cluster(options.on)
     prog = "orch resume" if options.resume else "orch launch"
@@ -140,7 +138,7 @@ def ready_on(
             _require_data(facts, request.data_command, dry_run=mode.dry_run)
         if not mode.dry_run:
             require_values(request.secrets, request.environment, os.environ)
-        identity = identity or new_identity(options.name, earlier)
+        identity = new_identity(options.name, earlier)
         if earlier and not ending:
             identity = replace(identity, attempt=_next(carrier, login, cluster, earlier, request))
         own = {node.name: replace(facts, name=node.name) for node in request.nodes}
