@@ -23,7 +23,6 @@ SETTINGS = WORDS_LAST
 @expand(
     only=(
         "nodes",
-        "labels",
         "master",
         "profile",
         "mounts",

@@ -88,11 +88,6 @@ def cluster_names(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in _inventory(context)["clusters"] if name.startswith(incomplete)]
 
 
-def label_words(context: typer.Context, incomplete: str) -> list[str]:
-    """Labels as KEY=VALUE."""
-    return [word for word in _inventory(context)["labels"] if word.startswith(incomplete)]
-
-
 def state_words(incomplete: str) -> list[str]:
     """States of runs for `--state`."""
     active = ("queued", "launching", "starting", "running", "restarting", "stopping")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
@@ -14,7 +14,7 @@ import typer
 
 from orchestrator.cli.completion import cluster_names
 from orchestrator.cli.inventory_place import GIVEN, inventory_place
-from orchestrator.cli.options import InventoryOption, LabelOption, NodesOption
+from orchestrator.cli.options import InventoryOption, NodesOption
 from orchestrator.cli.report import invocation, say, say_once
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files import HINT
@@ -38,9 +38,9 @@ class LoadedInventory:
     inventory: Inventory
     path: Path
 
-    def select(self, nodes: str | None, labels: Sequence[str] | None = None) -> tuple[NodeSpec, ...]:
-        """Return the nodes that `--nodes` and `--label` choose."""
-        return select_nodes(self.inventory, nodes=nodes, labels=labels or ())
+    def select(self, nodes: str | None) -> tuple[NodeSpec, ...]:
+        """Return the nodes that `--nodes` chooses."""
+        return select_nodes(self.inventory, nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,11 @@ class ChosenNodes:
 
     inventory: InventoryOption = None
     nodes: NodesOption = None
-    label: LabelOption = None
 
     def load(self) -> tuple[LoadedInventory, tuple[NodeSpec, ...]]:
         """Return the inventory and the chosen nodes."""
         loaded = load_inventory(self.inventory)
-        return loaded, loaded.select(self.nodes, self.label)
+        return loaded, loaded.select(self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +107,7 @@ class NodesToCheck(ChosenNodes):
             name = loaded.inventory.clusters[0].name
             hint = f"--on {name} --nodes 2   # a job of {name} holds two nodes for the check"
             raise ConfigError(f"{loaded.path} has no nodes, only clusters", hint=hint)
-        specs = loaded.select(self.nodes, self.label)
+        specs = loaded.select(self.nodes)
         with connected(specs) as nodes:
             yield CheckedNodes(loaded=loaded, specs=specs, nodes=nodes)
 
@@ -120,7 +119,7 @@ class NodesToCheck(ChosenNodes):
         from orchestrator.nodes.call_log import logged
 
         number = self.nodes or "1"
-        if self.label or not number.isdecimal() or int(number) < 1:
+        if not number.isdecimal() or int(number) < 1:
             raise UsageError(
                 f"with --on, {self.on}'s scheduler chooses the nodes: only a number of them can be given",
                 hint=f"--on {quote(self.on)} --nodes 2   # certain nodes: `options: {{nodelist: …}}` of the cluster",

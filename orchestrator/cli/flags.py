@@ -12,10 +12,10 @@ import typer
 from typer.models import CommandFunctionType
 
 from orchestrator.cli.completion import cluster_names, node_names, run_ids
-from orchestrator.cli.options import EngineOption, LabelOption, NodesOption
+from orchestrator.cli.options import EngineOption, NodesOption
 from orchestrator.specs.launch_options import Flag
 
-SHARED = {"nodes": NodesOption, "labels": LabelOption, "engine": EngineOption}
+SHARED = {"nodes": NodesOption, "engine": EngineOption}
 """Options that commands without a launch have, too, by the name of the field that takes them."""
 
 COMPLETED: dict[str, Callable[..., list[str]]] = {"RUN": run_ids, "NODE": node_names, "CLUSTER": cluster_names}

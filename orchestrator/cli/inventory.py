@@ -58,7 +58,7 @@ GROUP = CommandGroup(
 )
 
 
-@GROUP.command("list", epilog="orch inventory list --label room=lab\norch inventory list -o wide")
+@GROUP.command("list", epilog="orch inventory list -n room=lab\norch inventory list -o wide")
 def list_nodes(chosen: ChosenNodes, output: Output) -> None:
     """List the machines in rank order."""
     from orchestrator.render.inventory_table import nodes_table

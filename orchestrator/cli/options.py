@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.completion import label_words, node_words, run_ids, workloads
+from orchestrator.cli.completion import node_words, run_ids, workloads
 from orchestrator.cli.report import write_json, write_line, write_names
 
 if TYPE_CHECKING:
@@ -35,12 +35,6 @@ NodesOption = Annotated[
         autocompletion=node_words,
         help="A number of nodes, names (alpha,beta or node[01-05] or 'lab*') or labels (room=lab); '!gamma' excludes "
         "one (default: all).",
-    ),
-]
-LabelOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--label", metavar="KEY=VALUE", autocompletion=label_words, help="Only nodes that have this label. Repeatable."
     ),
 ]
 

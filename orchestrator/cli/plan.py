@@ -20,7 +20,7 @@ orch plan --steps 10000 --json -- vision --batch-size 64 --sync int8
 SETTINGS = WORDS_LAST
 
 
-@expand(only=("nodes", "labels", "profile", "environment", "workdir", "data", "engine", "output", "as_json"))
+@expand(only=("nodes", "profile", "environment", "workdir", "data", "engine", "output", "as_json"))
 def plan(
     *,
     context: typer.Context,

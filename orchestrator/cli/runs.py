@@ -325,9 +325,7 @@ def _on_nodes(plan: Plan, inventory: Inventory, chosen: str | None = None) -> It
     from orchestrator.specs.selection import select_nodes
 
     names = {part.node for part in plan.nodes}
-    specs = (
-        select_nodes(inventory, nodes=chosen, labels=()) if chosen else [s for s in inventory.nodes if s.name in names]
-    )
+    specs = select_nodes(inventory, chosen) if chosen else [s for s in inventory.nodes if s.name in names]
     folders = {spec.name: spec.folder(inventory.project) for spec in specs}
     with connected(specs) as nodes:
         yield [ProjectDir(node=node, folder=folders[node.name]) for node in nodes]

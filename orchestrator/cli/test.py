@@ -18,7 +18,7 @@ orch test --nodes 5 --json
 """
 
 
-@expand(only=("nodes", "labels", "master", "profile", "engine", "output", "as_json"))
+@expand(only=("nodes", "master", "profile", "engine", "output", "as_json"))
 def test(
     *,
     options: LaunchOptions,

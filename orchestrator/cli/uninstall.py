@@ -55,7 +55,7 @@ def uninstall(
     from orchestrator.render.leftovers import leftovers_data, leftovers_view
 
     loaded, specs = chosen.load()
-    project, here_too = loaded.inventory.project, not (chosen.nodes or chosen.label)
+    project, here_too = loaded.inventory.project, not chosen.nodes
     with closing(LocalNode()) as controller, connected(specs) as nodes:
         asked = [*nodes, *(stand_ins(specs) if here_too else ())]
         _refuse_active(asked, project)
@@ -83,7 +83,8 @@ def uninstall(
         if here_too and not failed and not silent:
             failed = report_errors(fleet.remove_locally(folders, images, controller))
     if failed:
-        raise PartialError("not everything was removed", hint=f"{_again(chosen)}   # continues")
+        again = shlex.join(["orch", "uninstall", *(("--nodes", chosen.nodes) if chosen.nodes else ())])
+        raise PartialError("not everything was removed", hint=f"{again}   # continues")
     if here_too:
         say(_LAST if not silent else "this computer was left as it is, to continue from: orch uninstall")
     return unanswered
@@ -97,12 +98,6 @@ def _refuse_active(nodes: Sequence[Node], project: str) -> None:
     if active:
         names = ", ".join(f"{run.run_id} (by {run.user})" for run in active)
         raise ConflictError(f"active: {names}; nothing was removed", hint=f"orch stop {active[0].run_id}")
-
-
-def _again(chosen: ChosenNodes) -> str:
-    """Return the same command line."""
-    words = ["orch", "uninstall", *(("--nodes", chosen.nodes) if chosen.nodes else ())]
-    return shlex.join([*words, *(word for label in chosen.label or () for word in ("--label", label))])
 
 
 def _name_runs(found: Sequence[NodeRemains]) -> None:

@@ -169,7 +169,7 @@ class NodeSpec(InventoryModel):
         None, pattern=INTERFACE, description="network interface (default: chosen by route)"
     )
     labels: Annotated[dict[LabelKey, LabelValue], Expected("words, such as room: lab")] = Field(
-        default_factory=dict, description="your own words, for --nodes and --label"
+        default_factory=dict, description="your own words, for --nodes"
     )
     limits: Annotated[Limits, Expected("a mapping of cpus, memory_reservation, memory and shm")] = Field(
         default_factory=Limits, description="what the container may use"

@@ -252,12 +252,11 @@ NUMBERS: Mapping[str, Flag] = {
 class LaunchOptions(RunSettings):
     """The options of `orch launch`; other commands that start containers have some of them.
 
-    Fields without a flag have the one that other commands have, too: nodes, labels, engine.
+    Fields without a flag have the one that other commands have, too: nodes, engine.
     """
 
     command: tuple[str, ...] = ()
     nodes: str | None = None
-    labels: tuple[str, ...] = ()
     name: str = _option("", "--name", help="Beginning of the run's id.")
     on: str = _option("", "--on", metavar="CLUSTER", help="Run as one job on this cluster of the inventory.")
     """Name of a cluster; empty: the run starts on nodes of the inventory."""

@@ -1,4 +1,4 @@
-"""Node selection: `-n 5`, `alpha,beta`, `'node[01-05]'`, `'lab*'`, `room=lab`, `'!gamma'`, combinations; `--label k=v`.
+"""Node selection: `-n 5`, `alpha,beta`, `'node[01-05]'`, `'lab*'`, `room=lab`, `'!gamma'`, combinations.
 
 The nodes come in the order of the inventory, so that a node keeps its place among the ranks.
 """
@@ -26,32 +26,25 @@ Labels = Mapping[str, Mapping[str, str]]
 """Labels of each node, by its name."""
 
 
-def select_nodes(inventory: Inventory, *, nodes: str | None = None, labels: Sequence[str] = ()) -> tuple[NodeSpec, ...]:
-    """Nodes that have all the labels and that `nodes` selects; ConfigError where none is left, or a name is unknown."""
+def select_nodes(inventory: Inventory, nodes: str | None = None) -> tuple[NodeSpec, ...]:
+    """Nodes that `nodes` selects, all where it is None. ConfigError: none is left, or a name is unknown."""
     filename = inventory.filename
     if not inventory.nodes:
         clusters = [one.name for one in inventory.clusters]
         hint = f"orch launch --on {clusters[0]} --nodes 2 …   # clusters: {', '.join(clusters)}"
         raise ConfigError(f"{filename} has no nodes, only clusters", hint=hint)
-    labelled = _with_labels(inventory.nodes, labels, filename)
     if nodes is None:
-        return labelled
+        return inventory.nodes
     names, count = select_names(
         nodes, [node.name for node in inventory.nodes], place=filename, labels=labels_of(inventory.nodes)
     )
-    chosen = tuple(node for node in labelled if node.name in names)
-    if not chosen:
-        raise ConfigError(
-            f"none of the nodes {', '.join(names)} has {_and(labels)}",
-            hint=f"{_and(labels)}: {_listed([node.name for node in labelled])}",
-        )
+    chosen = tuple(node for node in inventory.nodes if node.name in names)
     if count is not None and count > len(chosen):
         others = [word for word in expand(nodes) if not word.isdecimal()]
         selected = f" of {','.join(others)}" if others else ""
-        having = f" with {_and(labels)}" if labels else ""
         raise ConfigError(
             f"asked for {'1 node' if count == 1 else f'{count} nodes'}, {filename} has "
-            f"{len(chosen)}{selected}{having}: {_listed([node.name for node in chosen])}",
+            f"{len(chosen)}{selected}: {_listed([node.name for node in chosen])}",
             hint=f"ask for --nodes {shlex.quote(','.join([str(len(chosen)), *others]))}, or add machines to {filename}",
         )
     return chosen[:count]
@@ -99,7 +92,7 @@ def _matching(word: str, known: Sequence[str], labels: Labels) -> list[str]:
     """Names that a word selects: by their labels where it has a `=`, which no name has."""
     if "=" not in word:
         return [name for name in known if fnmatchcase(name, word)]
-    key, value = _parsed(word, "--nodes")
+    key, value = _parsed(word)
     return [name for name in known if _has(labels.get(name, {}), key, value)]
 
 
@@ -108,7 +101,9 @@ def _not_there(missing: Sequence[str], known: Sequence[str], labels: Labels, pla
     there = _label_words(labels[name] for name in known if name in labels)
     hints = [f"nodes there: {_listed(known)}"] if any("=" not in word for word in missing) else []
     if any("=" in word for word in missing):
-        hints.append(_labels_there(there))
+        hints.append(
+            f"labels there: {_listed(there)}" if there else "no node there has labels; add `labels: {key: value}`"
+        )
     return ConfigError(
         f"not in {place}: {', '.join(missing)}",
         problems=[_unknown(word, there if "=" in word else known) for word in missing],
@@ -116,24 +111,10 @@ def _not_there(missing: Sequence[str], known: Sequence[str], labels: Labels, pla
     )
 
 
-def _with_labels(nodes: tuple[NodeSpec, ...], labels: Sequence[str], filename: str) -> tuple[NodeSpec, ...]:
-    wanted = [_parsed(label, "--label") for label in labels]
-    chosen = tuple(node for node in nodes if all(_has(node.labels, key, value) for key, value in wanted))
-    if not chosen:
-        there = _label_words(node.labels for node in nodes)
-        unknown = [label for label in labels if not any(_has(node.labels, *_parsed(label, "")) for node in nodes)]
-        raise ConfigError(
-            f"no node in {filename} has {_and(labels)}",
-            problems=[_unknown(label, there) for label in unknown],
-            hint=_labels_there(there),
-        )
-    return chosen
-
-
-def _parsed(label: str, option: str) -> tuple[str, str]:
+def _parsed(label: str) -> tuple[str, str]:
     key, equals, value = label.partition("=")
     if not key or not equals or not value:
-        raise UsageError(f"{option} {label!r} is not KEY=VALUE", hint=f"for example {option} room=lab")
+        raise UsageError(f"--nodes {label!r} is not KEY=VALUE", hint="for example --nodes room=lab")
     return key, value
 
 
@@ -148,10 +129,6 @@ def _label_words(labels: Iterable[Mapping[str, str]]) -> list[str]:
     return sorted({f"{key}={one}" for held in labels for key, value in held.items() for one in value.split(",")})
 
 
-def _labels_there(there: Sequence[str]) -> str:
-    return f"labels there: {_listed(there)}" if there else "no node there has labels; add `labels: {key: value}`"
-
-
 def _unknown(word: str, known: Sequence[str]) -> str:
     if "=" not in word and any(character in word for character in "*?"):
         return f"no node matches {word!r}"
@@ -162,7 +139,3 @@ def _unknown(word: str, known: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
-
-
-def _and(labels: Sequence[str]) -> str:
-    return " and ".join(labels)

@@ -63,7 +63,7 @@ def test_the_content_tells_an_ansible_inventory(orch: Orch, tmp_path: Path, name
 def test_every_command_takes_it_and_labels_choose(orch: Orch, tmp_path: Path) -> None:
     file = tmp_path / "hosts.ini"
     file.write_text(INI)
-    assert orch("-i", str(file), "inventory", "list", "--label", "group=gpu", "-o", "name").out == "node1\nnode2\n"
+    assert orch("-i", str(file), "inventory", "list", "-n", "group=gpu", "-o", "name").out == "node1\nnode2\n"
 
 
 def test_the_program_is_asked_where_it_is_there(orch: Orch, tmp_path: Path, no_program: Path) -> None:

@@ -55,7 +55,7 @@ def test_unfit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_only_the_nodes_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     smi(here, "No devices were found", code=6)
 
-    assert main(["check-gpus", "--label", "room=lab", "--json"]) == 0
+    assert main(["check-gpus", "-n", "room=lab", "--json"]) == 0
     assert [node["node"] for node in json_data(capsys.readouterr().out)["nodes"]] == ["alpha"]
 
     assert main(["check-gpus", "--nodes", "beta", "--json"]) == 4

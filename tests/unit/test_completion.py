@@ -92,7 +92,6 @@ def asked_by(shell: str, line: str) -> dict[str, str]:
         ("orch launch --master b", ["beta"]),
         ("orch launch --on u", ["uni"]),
         ("orch launch --on ", ["uni"]),
-        ("orch launch --label room=s", ["room=study"]),
         ("orch shell a", ["alpha"]),
         ("orch exec be", ["beta"]),
         ("orch -i inventory.yaml shell b", ["beta"]),

@@ -96,7 +96,7 @@ def test_2_usage(orch: Orch, argv: tuple[str, ...]) -> None:
     [
         (("launch", "--nodes", "9"), "asked for 9 nodes"),
         (("launch", "--nodes", "omega"), "not in inventory.yaml: omega"),
-        (("launch", "--label", "room=lab"), "no node in inventory.yaml has room=lab"),
+        (("launch", "-n", "room=lab"), "not in inventory.yaml: room=lab"),
         (("launch", "--master", "omega"), "--master omega is not among the nodes"),
         (("launch", "--workdir", "nowhere", "--", "python", "x.py"), "nowhere is not a folder"),
         (("launch", "--data", "nowhere"), "nowhere is not a folder"),

@@ -49,7 +49,7 @@ def test_list_shows_one_line_a_node(folder: Path, capsys: pytest.CaptureFixture[
 
 def test_list_as_json_has_units_in_its_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder / "inventory.yaml")
-    assert main(["inventory", "list", "--json", "--label", "room=lab"]) == 0
+    assert main(["inventory", "list", "--json", "-n", "room=lab"]) == 0
     (alpha,) = json_data(capsys.readouterr().out)
     assert (alpha["name"], alpha["limits"]["memory_mib"]) == ("alpha", 1536)
 

@@ -37,25 +37,18 @@ def chosen(**request: Any) -> str:
         ({"nodes": "5"}, "alpha beta gamma node01 node02"),
         ({"nodes": "gamma,alpha"}, "alpha gamma"),
         ({"nodes": "node[01-02],beta"}, "beta node01 node02"),
-        ({"labels": ["room=lab"]}, "alpha beta"),
-        ({"labels": ["room=lab", "gpu=yes"]}, "alpha"),
-        ({"labels": ["group=quiet"]}, "beta"),
-        ({"labels": ["group=fast,quiet"]}, "beta"),
-        ({"nodes": "1", "labels": ["room=attic"]}, "gamma"),
-        ({"nodes": "alpha,gamma", "labels": ["room=lab"]}, "alpha"),
         ({"nodes": "node*"}, "node01 node02"),
         ({"nodes": "*a,!gamma"}, "alpha beta"),
         ({"nodes": "!node[01-02]"}, "alpha beta gamma"),
         ({"nodes": "3,!beta"}, "alpha gamma node01"),
         ({"nodes": "1,node0?"}, "node01"),
-        ({"nodes": "!alpha", "labels": ["room=lab"]}, "beta"),
         ({"nodes": "room=lab"}, "alpha beta"),
         ({"nodes": "!room=lab"}, "gamma node01 node02"),
+        ({"nodes": "group=fast"}, "beta"),
         ({"nodes": "room=attic,group=quiet"}, "beta gamma"),
         ({"nodes": "node01,room=lab,!gpu=yes"}, "beta node01"),
         ({"nodes": "1,room=attic"}, "gamma"),
         ({"nodes": "3,!room=attic"}, "alpha beta node01"),
-        ({"nodes": "room=lab", "labels": ["gpu=yes"]}, "alpha"),
     ],
 )
 def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any], names: str) -> None:
@@ -72,22 +65,10 @@ def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any]
             "ask for --nodes 5, or add machines to inventory.yaml",
         ),
         (
-            {"nodes": "3", "labels": ["room=lab"]},
-            ConfigError,
-            "asked for 3 nodes, inventory.yaml has 2 with room=lab: alpha, beta",
-            "ask for --nodes 2, or add machines to inventory.yaml",
-        ),
-        (
             {"nodes": "alhpa,zeta"},
             ConfigError,
             "not in inventory.yaml: alhpa, zeta",
             "nodes there: alpha, beta, gamma, node01, node02",
-        ),
-        (
-            {"labels": ["room=cellar"]},
-            ConfigError,
-            "no node in inventory.yaml has room=cellar",
-            LABELS,
         ),
         ({"nodes": "rom=lab"}, ConfigError, "not in inventory.yaml: rom=lab", LABELS),
         (
@@ -103,12 +84,6 @@ def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any]
             "ask for --nodes 2,room=lab, or add machines to inventory.yaml",
         ),
         ({"nodes": "room="}, UsageError, "--nodes 'room=' is not KEY=VALUE", "for example --nodes room=lab"),
-        (
-            {"nodes": "gamma", "labels": ["room=lab"]},
-            ConfigError,
-            "none of the nodes gamma has room=lab",
-            "room=lab: alpha, beta",
-        ),
         ({"nodes": "0"}, UsageError, "--nodes 0: a run needs at least one node", ""),
         (
             {"nodes": "lab*"},
@@ -123,7 +98,6 @@ def test_nodes_are_chosen_in_the_order_of_the_inventory(request_: dict[str, Any]
             "nodes in inventory.yaml: alpha, beta, gamma, node01, node02",
         ),
         ({"nodes": "1,2"}, UsageError, "--nodes 1,2: more than one number", HINT),
-        ({"labels": ["room"]}, UsageError, "--label 'room' is not KEY=VALUE", "for example --label room=lab"),
         (
             {"nodes": "a,"},
             UsageError,
@@ -140,10 +114,9 @@ def test_what_cannot_be_chosen_says_what_is_there(
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-@pytest.mark.parametrize("request_", [{"nodes": "!rom=lab"}, {"labels": ["rom=lab"]}])
-def test_an_unknown_label_gets_its_nearest(request_: dict[str, Any]) -> None:
+def test_an_unknown_label_gets_its_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
-        chosen(**request_)
+        chosen(nodes="!rom=lab")
     assert caught.value.problems == ("no node has the label 'rom=lab' (did you mean 'room=lab'?)",)
 
 

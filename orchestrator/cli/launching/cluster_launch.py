@@ -47,7 +47,7 @@ from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values
 
 NOT_THERE = {
-    "labels": "--label", "master": "--master", "shard": "--shard", "fetch_once": "--fetch-once",
+    "master": "--master", "shard": "--shard", "fetch_once": "--fetch-once",
     "min_nodes": "--min-nodes", "engine": "--engine", "profile": "--profile",
 }  # fmt: skip
 """Options of a launch that a scheduler decides on, or that need each node before the start."""

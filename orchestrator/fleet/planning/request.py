@@ -103,7 +103,7 @@ def _image(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -
 def chosen_nodes(inventory: Inventory, options: LaunchOptions, earlier: Plan | None) -> tuple[NodeSpec, ...]:
     """Return the chosen nodes, or those of the earlier attempt where none are chosen."""
     names = ",".join(part.node for part in earlier.nodes) if earlier else None
-    return select_nodes(inventory, nodes=options.nodes or names, labels=options.labels)
+    return select_nodes(inventory, options.nodes or names)
 
 
 def _offline(options: LaunchOptions, notify: Callable[[str], object]) -> Mapping[str, str]:
