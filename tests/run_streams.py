@@ -31,14 +31,12 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import (
-    ContainerGone,
     ContainerSeen,
     Fact,
     JournalRead,
     LineRead,
     NodeAnswered,
     NodeUnanswered,
-    RunNotSeen,
     RunSeen,
     SupervisorSought,
 )
@@ -235,7 +233,7 @@ def recorded_end() -> Stream:
     """The outcome is on record, and no node shows the run any more."""
     s = good_end()
     s.record(80, EndEntry(attempt=0, state="succeeded"))
-    s.facts.append(RunNotSeen(seen=T0 + 90))
+    s.facts.append(RunSeen(seen=T0 + 90, run=None))
     return s
 
 
@@ -376,7 +374,7 @@ def lost_and_found() -> Stream:
 def lost_for_good() -> Stream:
     s = cut_off()
     s.record(400, EndEntry(attempt=0, state="lost"))
-    s.facts.append(RunNotSeen(seen=T0 + 1000, unreachable=tuple(NAMES)))
+    s.facts.append(RunSeen(seen=T0 + 1000, run=None, unreachable=tuple(NAMES)))
     return s
 
 
@@ -421,13 +419,13 @@ def removed_after_a_stop() -> Stream:
     s = trained()
     s.record(15, StopEntry(by="ana@desk"))
     s.end(16, 137, "gamma")
-    s.facts.append(ContainerGone(seen=T0 + 16, node="beta"))
+    s.facts.append(ContainerSeen(seen=T0 + 16, node="beta", facts=None))
     return s
 
 
 def removed_by_hand() -> Stream:
     s = trained()
-    s.facts.append(ContainerGone(seen=T0 + 16, node="beta"))
+    s.facts.append(ContainerSeen(seen=T0 + 16, node="beta", facts=None))
     return s
 
 
@@ -560,7 +558,7 @@ def being_launched() -> Stream:
 def between_attempts() -> Stream:
     s = trained()
     s.claim(20, 1, "replan")
-    s.facts.append(RunNotSeen(seen=T0 + 21))
+    s.facts.append(RunSeen(seen=T0 + 21, run=None))
     return s
 
 
@@ -582,7 +580,7 @@ def half_stopped() -> Stream:
 def forgotten() -> Stream:
     """On record without an end, and no node has a container of it."""
     s = trained()
-    s.facts.append(RunNotSeen(seen=T0 + 900))
+    s.facts.append(RunSeen(seen=T0 + 900, run=None))
     return s
 
 

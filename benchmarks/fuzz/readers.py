@@ -107,7 +107,7 @@ def _record(text: str) -> None:
         lines.mkdir()
         (lines / "alpha@c.0001.jsonl").write_bytes(text.encode(errors="surrogatepass"))
         store = RunStore(Path(folder))
-        forwards, backwards = list(store.lines()), list(store.newest_lines())
+        forwards, backwards = list(store.lines()), list(store.lines(newest_first=True))
         if forwards != backwards[::-1]:
             raise AssertionError("read forwards and backwards are not the same lines")
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 
+from contract.cost_model.capacity import node_of
 from contract.events import ProgressEvent
 
 SLOW = 1.5
@@ -40,6 +41,7 @@ def slow_ranks(event: ProgressEvent | None, nodes: Collection[str]) -> tuple[Slo
     for label, seconds in times.items():
         usual = median(others) if (others := [other for name, other in times.items() if name != label]) else 0.0
         if usual > 0 and seconds > SLOW * usual:
-            node = label if label in nodes else label.rpartition(".")[0]
-            found.append(SlowRank(label=label, node=node, ratio=seconds / usual, balanced=balanced is not None))
+            found.append(
+                SlowRank(label=label, node=node_of(label, nodes), ratio=seconds / usual, balanced=balanced is not None)
+            )
     return tuple(sorted(found, key=lambda one: -one.ratio))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from contract.cost_model.capacity import node_of
 from contract.events import LivenessReported, Restarting
 from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import SlowRank, slow_ranks
@@ -127,15 +128,9 @@ def slow_node(state: RunState) -> Condition | None:
         return Condition(code=Code.SLOW_DATA, severity="warning", node=leader.name, values={"share": waiting})
     if exchanging >= EXCHANGING:
         speeds = state.forecast.link_mbit_s if state.forecast else {}
-        links = {name: speed for label, speed in speeds.items() if (name := node_of(label, names)) and speed > 0}
-        return _slow_link(exchanging, links)
+        by_node = {node_of(label, names): speed for label, speed in speeds.items() if speed > 0}
+        return _slow_link(exchanging, {name: speed for name, speed in by_node.items() if name in names})
     return None
-
-
-def node_of(label: str, names: list[str]) -> str:
-    """Node of `NODE` or `NODE.LOCAL_RANK`; empty where there is none of this name."""
-    node = label if label in names else label.rpartition(".")[0]
-    return node if node in names else ""
 
 
 def _slow_rank(slow: SlowRank, used: ResourceUsage | None, cluster: Mapping[str, Scalar]) -> Condition:

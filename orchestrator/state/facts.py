@@ -39,34 +39,20 @@ class RunSeen:
     """The run as the containers on the nodes show it."""
 
     seen: float
-    run: Run
+    run: Run | None
+    """None: no node that answered has a container of it."""
     unreachable: tuple[str, ...] = ()
     """Nodes that did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunNotSeen:
-    """No node that answered has a container of the run."""
-
-    seen: float
-    unreachable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class ContainerSeen:
-    """The container of the current attempt on a node, after a change: it has started, or ended."""
+    """The container of the current attempt on a node, after a change: it has started, ended, or was removed."""
 
     seen: float
     node: str
-    facts: ContainerFacts
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerGone:
-    """The node answers, and has no container of the run any more."""
-
-    seen: float
-    node: str
+    facts: ContainerFacts | None
+    """None: the node answers, and has no container of the run any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +104,7 @@ class LinesNotStored:
 
 
 Fact = (
-    LineRead
-    | RunSeen
-    | RunNotSeen
-    | ContainerSeen
-    | ContainerGone
-    | NodeAnswered
-    | NodeUnanswered
-    | JournalRead
-    | SupervisorSought
-    | LinesNotStored
+    LineRead | RunSeen | ContainerSeen | NodeAnswered | NodeUnanswered | JournalRead | SupervisorSought | LinesNotStored
 )
 
 
@@ -149,7 +126,7 @@ def fact_of(run_event: RunEvent, seen: float) -> Fact | None:
         case ContainerExited():
             return ContainerSeen(seen=seen, node=run_event.node, facts=run_event.container)
         case ContainerRemoved():
-            return ContainerGone(seen=seen, node=run_event.node)
+            return ContainerSeen(seen=seen, node=run_event.node, facts=None)
         case NodeLost():
             return NodeUnanswered(seen=seen, node=run_event.node, error=run_event.error.message)
         case NodeBack():

@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -21,7 +22,6 @@ from contract.events import (
     NodesMeasured,
     NodesRecovered,
     NodesStalled,
-    OptionsChosen,
     OutputProgress,
     OutputsEvent,
     ProgressEvent,
@@ -30,7 +30,6 @@ from contract.events import (
     RankStarted,
     ResourcesSampled,
     Restarting,
-    SampleWritten,
     StacksTaken,
     StepDone,
     TrainingDone,
@@ -39,9 +38,9 @@ from contract.events import (
     WaitingForNodes,
 )
 from contract.liveness_watch import EXCHANGE_RULES
+from contract.resources import ResourceUsage
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import SILENT_S
-from orchestrator.checks.stragglers import share_of
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
 from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
@@ -53,6 +52,8 @@ SHORT_CHARS = 16 * 1024
 LASTING = ("of_forecast", "compute_s", "final_step", "remaining_s")
 """Figures that not every step reports: they hold until the next report."""
 MOST_NAMES = 256
+FRESH_S = 4.0
+"""Age up to which a sample of the node itself, taken every two seconds, counts before one in its lines."""
 SET_BACK_S = 1.0
 """Seconds by which a line may be older than the one before it: the two streams of a container are merged."""
 CAUGHT_UP_S = 10.0
@@ -75,14 +76,21 @@ def read_line(node: NodeState, line: RunLine, seen: float) -> float | None:
     event = line.event
     if line.rank is not None:
         part.rank_seen_at = max(part.rank_seen_at, seen)
-    if isinstance(event, NodesEvent | Finished):
-        _decisive(part, event, seen)
     if event is None:
         _read_text(part, line, at)
     else:
         is_whole = len(line.text) <= SHORT_CHARS or isinstance(event, ConnectivityTested)  # one result of a short run
-        _read_event(node, line, event if is_whole else _shortened(event), at)
+        _read_event(node, line, event if is_whole else _shortened(event), at, seen)
     return at
+
+
+def use(node: NodeState, usage: ResourceUsage, at: float) -> None:
+    """Note a sample of the resources of a node."""
+    node.usage, node.usage_at = usage, at
+    node.cpu_history.append(usage.cpu_percent)
+    busy = [gpu.utilization_percent for gpu in usage.gpus if gpu.utilization_percent is not None]
+    if busy:
+        node.gpu_history.append(sum(busy) / len(busy))
 
 
 def _written_at(part: AttemptPart, time: str, seen: float) -> float:
@@ -116,7 +124,7 @@ def _read_text(part: AttemptPart, line: RunLine, at: float) -> None:
         rank.last_line = text if text.strip() else rank.last_line
 
 
-def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None:
+def _read_event(node: NodeState, line: RunLine, event: Event, at: float, seen: float) -> None:
     part = node.part
     if isinstance(event, AgentEvent):
         part.generation = max(part.generation, event.generation or 0)
@@ -128,7 +136,8 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None
         case OutputProgress():
             _printed(part, event, at)
         case ResourcesSampled():
-            part.usage_sampled, part.usage_at = event.usage, at
+            if node.sampled_at is None or at - node.sampled_at > FRESH_S:
+                use(node, event.usage, at)
             _positions(part, event, at)
         case LineRedrawn():
             if rank := _rank(part, event.rank):
@@ -138,11 +147,11 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float) -> None
         case GenerationStarted():
             _start(part, event, line.time, at)
         case Restarting() | Finished():
-            _end(part, event)
+            _end(part, event, seen)
         case LivenessReported():
             _liveness(part, event, at)
         case NodesEvent():
-            _peers(part, event, at)
+            _peers(part, event, at, seen)
         case _:
             _of_rank(part, event)
 
@@ -171,10 +180,6 @@ def _of_rank(part: AttemptPart, event: Event) -> None:
             part.resumed = event
         case ConnectivityTested():
             part.tested = event
-        case OptionsChosen():
-            part.options = event
-        case SampleWritten():
-            part.samples.append((event.text or "")[:LINE_CHARS])
 
 
 # ── Progress ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,6 +235,14 @@ def _rank_of(event: OutputProgress) -> float:
     return float("inf") if event.rank is None else event.rank
 
 
+def share_of(event: ProgressEvent, name: str) -> float | None:
+    """A share of the time (`waiting`, `exchanging`) that a step reports, from 0 to 1; None without a valid one."""
+    value = event.others.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= 1 else None
+
+
 def _printed(part: AttemptPart, event: OutputProgress, at: float) -> None:
     part.printed = newest_output(event, part.printed)
     if part.printed is event:
@@ -260,12 +273,13 @@ def _start(part: AttemptPart, event: GenerationStarted, time: str, at: float) ->
     part.finished_at = None
 
 
-def _end(part: AttemptPart, event: Restarting | Finished) -> None:
+def _end(part: AttemptPart, event: Restarting | Finished, seen: float) -> None:
     part.ends.append(event)
     part.liveness = part.exchange = None
     part.waiting_for, part.peers_silent = {}, {}
     if isinstance(event, Finished):
         part.finished, part.is_restarting = event, False
+        part.finished_at = seen if part.finished_at is None else part.finished_at
     else:
         part.is_restarting = True
 
@@ -279,32 +293,26 @@ def _liveness(part: AttemptPart, event: LivenessReported, at: float) -> None:
         part.liveness_at = at
 
 
-def _peers(part: AttemptPart, event: NodesEvent, at: float) -> None:
-    since, names = at - max(0.0, event.seconds or 0.0), (event.nodes or ())[:MOST_NAMES]
+def _peers(part: AttemptPart, event: NodesEvent, at: float, seen: float) -> None:
+    """Nodes that are missed, since the time of the line, and for decisions by the clock of this computer alone."""
+    ago, names = max(0.0, event.seconds or 0.0), (event.nodes or ())[:MOST_NAMES]
     if isinstance(event, WaitingForNodes):
-        part.waiting_for = {name: min(part.waiting_for.get(name, since), since) for name in names}
+        part.waiting_for = {name: min(part.waiting_for.get(name, at - ago), at - ago) for name in names}
+        part.unresponsive = {name: min(part.unresponsive.get(name, seen - ago), seen - ago) for name in names}
     elif isinstance(event, NodesStalled):
         for name in names:
             if name in part.silences or len(part.silences) < MOST_NAMES:
                 part.silences[name] = part.silences.get(name, 0) + 1
-        part.peers_silent = dict([*dict.fromkeys(names, since).items(), *part.peers_silent.items()][:MOST_NAMES])
+        part.peers_silent = _with_names(part.peers_silent, names, at - ago)
+        part.unresponsive = _with_names(part.unresponsive, names, seen - ago)
     elif isinstance(event, NodesRecovered):
         part.peers_silent = {name: one for name, one in part.peers_silent.items() if name not in names}
+        part.unresponsive = {name: one for name, one in part.unresponsive.items() if name not in names}
 
 
-def _decisive(part: AttemptPart, event: NodesEvent | Finished, seen: float) -> None:
-    """Note reports from which decisions follow, by the clock of this computer alone."""
-    if isinstance(event, Finished):
-        part.finished_at = seen if part.finished_at is None else part.finished_at
-        return
-    since, names = seen - max(0.0, event.seconds or 0.0), (event.nodes or ())[:MOST_NAMES]
-    known = part.unresponsive
-    if isinstance(event, WaitingForNodes):
-        part.unresponsive = {name: min(known.get(name, since), since) for name in names}
-    elif isinstance(event, NodesStalled):
-        part.unresponsive = dict([*known.items(), *((name, since) for name in names if name not in known)][:MOST_NAMES])
-    elif isinstance(event, NodesRecovered):
-        part.unresponsive = {name: one for name, one in known.items() if name not in names}
+def _with_names(known: Mapping[str, float], names: Sequence[str], since: float) -> dict[str, float]:
+    """The known names, each with its time, and those that are new."""
+    return dict([*known.items(), *((name, since) for name in names if name not in known)][:MOST_NAMES])
 
 
 def _shortened(event: AnyEvent) -> AnyEvent:

@@ -38,7 +38,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.conditions import is_unsupervised
-from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen, SupervisorSought
+from orchestrator.state.facts import JournalRead, LineRead, RunSeen, SupervisorSought
 from orchestrator.state.journal import Journal
 from orchestrator.state.next_step import again
 from orchestrator.state.phase import Phase, phase_of
@@ -174,10 +174,9 @@ def state_of(evidence: Evidence, lines: Sequence[RunLine]) -> RunState:
     state, seen = RunState(run_id=evidence.run_id), max(_newest(lines), evidence.now)
     apply(state, JournalRead(seen=seen, journal=evidence.journal, plan=evidence.plan))
     apply(state, SupervisorSought(seen=seen, found=evidence.is_supervised))
-    if evidence.containers:
-        apply(state, RunSeen(seen=seen, run=_run(evidence), unreachable=evidence.silent))
-    elif evidence.asked:
-        apply(state, RunNotSeen(seen=seen, unreachable=evidence.silent))
+    if evidence.containers or evidence.asked:
+        run = _run(evidence) if evidence.containers else None
+        apply(state, RunSeen(seen=seen, run=run, unreachable=evidence.silent))
     for line in lines:
         apply(state, LineRead(seen=seen, line=line))
     return state

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from contract.resources import ResourceUsage
-from orchestrator.specs.run import ACTIVE, ContainerFacts, Member
+from orchestrator.specs.run import ACTIVE, Member
 from orchestrator.state.facts import (
-    ContainerGone,
     ContainerSeen,
     Fact,
     JournalRead,
@@ -15,12 +13,11 @@ from orchestrator.state.facts import (
     LinesNotStored,
     NodeAnswered,
     NodeUnanswered,
-    RunNotSeen,
     RunSeen,
     SupervisorSought,
 )
 from orchestrator.state.limits import FOREIGN, NODES
-from orchestrator.state.line_reduce import read_line
+from orchestrator.state.line_reduce import read_line, use
 from orchestrator.state.run_state import AttemptPart, ForeignContainer, NodeState, RunState
 
 
@@ -41,16 +38,10 @@ def apply(state: RunState, fact: Fact) -> None:
                 _miss(node, fact.seen, fact.error)
         case ContainerSeen():
             _see(state, fact)
-        case ContainerGone():
-            if node := state.nodes.get(fact.node):
-                _answer(node, fact.seen)
-                node.container, node.is_missing = None, node.node_rank is not None
         case JournalRead():
             _record(state, fact)
         case RunSeen():
             _show(state, fact)
-        case RunNotSeen():
-            _hide(state, fact)
         case SupervisorSought():
             state.is_supervised = fact.found
         case LinesNotStored():
@@ -77,15 +68,6 @@ def _miss(node: NodeState, at: float, error: str) -> None:
     if node.silent_since is None:
         node.silent_since = at
     node.error = error
-
-
-def use(node: NodeState, usage: ResourceUsage, at: float) -> None:
-    """Note a sample of the resources of a node."""
-    node.usage, node.usage_at = usage, at
-    node.cpu_history.append(usage.cpu_percent)
-    busy = [gpu.utilization_percent for gpu in usage.gpus if gpu.utilization_percent is not None]
-    if busy:
-        node.gpu_history.append(sum(busy) / len(busy))
 
 
 # ── Attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,8 +102,8 @@ def _begin(state: RunState, attempt: int, claim: str = "") -> None:
 def _show(state: RunState, fact: RunSeen) -> None:
     run, current = fact.run, state.journal.current
     state.was_looked_for, state.run, state.unreachable = True, run, fact.unreachable
-    members = run.members
-    if current and run.attempt < current.number:
+    members = run.members if run else ()
+    if run is None or (current and run.attempt < current.number):
         members = ()  # no node shows a container of the current attempt
     else:
         _begin(state, run.attempt, current.claim.id if current and run.attempt == current.number else "")
@@ -136,7 +118,7 @@ def _show(state: RunState, fact: RunSeen) -> None:
             _without_container(node, fact.seen, is_silent=name in fact.unreachable)
     state.foreign = {
         (one.node, one.container.id): ForeignContainer(node=one.node, attempt=attempt, is_active=one.state in ACTIVE)
-        for attempt, one in run.foreign[:FOREIGN]
+        for attempt, one in (run.foreign[:FOREIGN] if run else ())
         if one.container
     }
 
@@ -156,12 +138,6 @@ def _show_member(state: RunState, member: Member, seen: float) -> None:
 def _key(member: Member) -> str:
     """Where its state stands: without a record, the names of nodes that show nothing are not known."""
     return member.node if member.node != "?" else f"? {member.node_rank}"
-
-
-def _hide(state: RunState, fact: RunNotSeen) -> None:
-    state.was_looked_for, state.run, state.unreachable, state.foreign = True, None, fact.unreachable, {}
-    for name, node in state.nodes.items():
-        _without_container(node, fact.seen, is_silent=name in fact.unreachable)
 
 
 def _without_container(node: NodeState, seen: float, *, is_silent: bool) -> None:
@@ -190,7 +166,9 @@ def _see(state: RunState, fact: ContainerSeen) -> None:
     if node is None:
         return
     _answer(node, fact.seen)
-    if _is_of_the_run(state, node, fact.facts.id, None):
+    if fact.facts is None:
+        node.container, node.is_missing = None, node.node_rank is not None
+    elif _is_of_the_run(state, node, fact.facts.id, None):
         node.ended_at = None if fact.facts.state in ACTIVE else fact.seen
         node.container, node.is_missing = fact.facts, False
     elif foreign := state.foreign.get((node.name, fact.facts.id)):
@@ -212,18 +190,7 @@ def _read(state: RunState, fact: LineRead) -> None:
     if node.silent_since is not None and at >= node.silent_since:
         _answer(node, at)
     if node.container and node.container.status == "created":
-        node.container = _started(node.container)  # it has started since it was seen
-    usage = node.part.usage_sampled
-    if usage and node.part.usage_at == at and (node.sampled_at is None or at - node.sampled_at > FRESH_S):
-        use(node, usage, at)
-
-
-FRESH_S = 4.0
-"""Age up to which a sample of the node itself, taken every two seconds, counts before one in its lines."""
-
-
-def _started(container: ContainerFacts) -> ContainerFacts:
-    return replace(container, status="running")
+        node.container = replace(node.container, status="running")  # it has started since it was seen
 
 
 def _note_foreign(state: RunState, node: NodeState, fact: LineRead) -> None:

@@ -21,7 +21,6 @@ from contract.events import (
     GenerationEnded,
     GroupJoined,
     LivenessReported,
-    OptionsChosen,
     OutputProgress,
     ProgressEvent,
     RankFailed,
@@ -106,8 +105,6 @@ class AttemptPart:
     tested: ConnectivityTested | None = None
     forecast: Forecast | None = None
     measurement: Measurement | None = None
-    options: OptionsChosen | None = None
-    samples: deque[str] = field(default_factory=lambda: deque(maxlen=10))
     unresponsive: dict[str, float] = field(default_factory=dict)
     """Nodes that the others wait for or miss, and since when: by the times at which this computer learned of it, as a
     decision follows from it and the node's clock may be wrong."""
@@ -135,9 +132,6 @@ class AttemptPart:
     """Ends of its generations, the newest last."""
     failed: RankFailed | None = None
     """The first failure of a rank in this generation."""
-    usage_sampled: ResourceUsage | None = None
-    """The newest sample of resources in its lines."""
-    usage_at: float | None = None
     moments: deque[tuple[float, Event]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     """Its newest rare events, each with its time."""
     tail: deque[TailLine] = field(default_factory=lambda: deque(maxlen=TAIL))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from contract.log_lines import EVENT_MARK
 from orchestrator.checks.line_levels import LevelReader, LineLevel, levels_newest_first, near_level
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.search import ANY_LINE, Needles, words
 
@@ -110,8 +111,8 @@ def stored_lines(record: RunStore, wanted: Filter) -> Iterator[Selected]:
         return
     selection = Selection(wanted)
     passes = wanted.may_show if wanted.context or wanted.level is not LineLevel.INFO else wanted.passes
-    needles = wanted.needles
-    for line in record.lines(wanted.nodes, since=wanted.since, until=wanted.until, needles=needles, passes=passes):
+    stored = WantedLines(since=wanted.since, until=wanted.until, needles=wanted.needles, passes=passes)
+    for line in record.lines(wanted.nodes, stored):
         yield from selection.hear(line)
 
 
@@ -119,7 +120,8 @@ def _newest(record: RunStore, node: str, wanted: Filter, number: int) -> list[Se
     """The last `number` lines of one node that are wanted, with their context, read newest first."""
     found: list[Selected] = []
     context, matches, beyond = _Context(wanted.context), 0, 0
-    lines = record.newest(node, since=wanted.since, until=wanted.until, needles=wanted.needles)
+    stored = WantedLines(since=wanted.since, until=wanted.until, needles=wanted.needles)
+    lines = record.newest(node, wanted=stored)
     for line, level in _with_level(filter(wanted.may_show, lines), wanted) if number else ():
         is_match = level.reaches(wanted.level) and wanted.passes(line)
         if matches >= number:

@@ -25,7 +25,8 @@ class WantedLines:
     needles: Needles = ANY_LINE
     passes: Callable[[RunLine], bool] | None = None
     at_segment: Callable[[str], object] | None = None
-    """Receives the latest time of each segment before it is read; when it raises, all lines after it were given."""
+    """Receives the latest time of each segment before it is read; when it raises, and the newest lines come first, all
+    lines after it were given."""
 
     def spans(self, first: str, last: str) -> bool:
         return last > self.since and (not self.until or first <= self.until)
@@ -33,6 +34,9 @@ class WantedLines:
     def has(self, line: RunLine) -> bool:
         inside = line.time > self.since and (not self.until or line.time <= self.until)
         return inside and (self.passes is None or self.passes(line))
+
+
+ALL_LINES = WantedLines()
 
 
 def merged(segments: Sequence[Segment], wanted: WantedLines, *, newest_first: bool) -> Iterator[RunLine]:

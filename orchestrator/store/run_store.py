@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from orchestrator.specs.run_events import RunLine
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventCursor, EventReader, EventWriter
 from orchestrator.store.line_log import LOOK_S, LineLog, end_of, locked, open_log, settle
-from orchestrator.store.read_lines import WantedLines, merged
-from orchestrator.store.search import ANY_LINE, Needles
+from orchestrator.store.read_lines import ALL_LINES, WantedLines, merged
+from orchestrator.store.search import ANY_LINE
 from orchestrator.store.segments import (
     FOLDER,
     Ends,
@@ -56,44 +56,19 @@ class RunStore:
         return tuple(sorted({one.node for one in self._segments() if one.packed or one.size}))
 
     def lines(
-        self,
-        node: str | Collection[str] | None = None,
-        *,
-        since: str = "",
-        until: str = "",
-        needles: Needles = ANY_LINE,
-        passes: Callable[[RunLine], bool] | None = None,
+        self, node: str | Collection[str] | None = None, wanted: WantedLines = ALL_LINES, *, newest_first: bool = False
     ) -> Iterator[RunLine]:
-        """Lines in order of time. `passes`: which lines are wanted."""
-        wanted = WantedLines(since=since, until=until, needles=needles, passes=passes)
-        return merged(self._segments(node), wanted, newest_first=False)
+        """The wanted lines of a node, of several or of all, in order of time."""
+        return merged(self._segments(node), wanted, newest_first=newest_first)
 
-    def newest_lines(
-        self,
-        node: str | Collection[str] | None = None,
-        *,
-        since: str = "",
-        until: str = "",
-        needles: Needles = ANY_LINE,
-        passes: Callable[[RunLine], bool] | None = None,
-        at_segment: Callable[[str], object] | None = None,
-    ) -> Iterator[RunLine]:
-        """The same, the newest first. `at_segment` receives the latest time of each segment before it is read; when it
-        raises, all lines after that time have been given."""
-        wanted = WantedLines(since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
-        return merged(self._segments(node), wanted, newest_first=True)
-
-    def newest(
-        self, node: str, container: str = "", *, since: str = "", until: str = "", needles: Needles = ANY_LINE
-    ) -> Iterator[RunLine]:
-        """Lines of one node, or of one of its containers, the last written first; where times are given, those outside
-        may be among them."""
+    def newest(self, node: str, container: str = "", wanted: WantedLines = ALL_LINES) -> Iterator[RunLine]:
+        """Lines of one node, or of one of its containers, the last written first; some that are not wanted may be among
+        them."""
         segments = [one for one in self._segments(node) if not container or one.stem == stem_of(node, container)]
         for number, segment in reversed(list(enumerate(segments))):
-            span = (segment.first, segment.last)
-            if not WantedLines(since=since, until=until).spans(*span):
+            if not wanted.spans(segment.first, segment.last):
                 continue
-            content = segment.content()
+            content, needles = segment.content(), wanted.needles
             if needles is ANY_LINE:
                 yield from filter(None, map(parse_line, raw_lines_backwards(content)))
             elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):

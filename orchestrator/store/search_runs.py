@@ -10,6 +10,7 @@ from itertools import count
 from contract.log_lines import EVENT_MARK
 from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.search import words as words_of
 
@@ -30,7 +31,7 @@ def search_runs(
     see, are left out. State and reason of a run's end count as a line.
 
     A record is read when its newest time has come, and in it only the segments that have the words. `at_segment`: see
-    `RunStore.newest_lines`.
+    `WantedLines`.
     """
     wanted = [word.lower() for word in words]
     times = sorted(((_utc(record.touched_at()), record.run_id, record) for record in records), key=lambda one: one[:2])
@@ -73,7 +74,8 @@ def _in_record(
         return not line.text.startswith(EVENT_MARK) and _has(line.text, wanted)
 
     (since, until), needles = between, words_of(wanted)
-    lines = record.newest_lines(nodes, since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
+    stored = WantedLines(since=since, until=until, needles=needles, passes=passes, at_segment=at_segment)
+    lines = record.lines(nodes, stored, newest_first=True)
     for line in lines:
         yield SearchResult(
             run_id=record.run_id,

@@ -11,7 +11,7 @@ from orchestrator.render.printable import printable
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.condition import Code, Condition
 from orchestrator.state.conditions import silent_since
-from orchestrator.state.facts import ContainerGone, ContainerSeen, Fact, RunFound
+from orchestrator.state.facts import ContainerSeen, Fact, RunFound
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import NodeState, RunState, TailLine
 from orchestrator.watch.fleet_view import FleetView
@@ -75,12 +75,12 @@ class LiveState:
             )
         if self._state.journal.stop:
             return  # its containers are to end
-        if isinstance(fact, ContainerSeen) and has_failed(fact.facts):
-            ended = fact.facts
+        ended = fact.facts if isinstance(fact, ContainerSeen) else None
+        if isinstance(fact, ContainerSeen) and ended is None:
+            self._fault(fact.seen, node, Code.CONTAINER_MISSING)
+        elif ended and has_failed(ended):
             self._fault(fact.seen, node, Code.CONTAINER_FAILED,
                         exit_code=ended.exit_code, oom_killed=ended.oom_killed, error=ended.error)  # fmt: skip
-        elif isinstance(fact, ContainerGone):
-            self._fault(fact.seen, node, Code.CONTAINER_MISSING)
 
     def _fault(self, at: float, node: NodeState, code: Code, **values: Any) -> None:
         shown = words(Condition(code=code, severity="warning", node=node.name, values=values), self._state.run_id)

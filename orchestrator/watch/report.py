@@ -20,8 +20,8 @@ def report_of(record: RunRecord) -> RunReport:
     """The report: all events are read, and of the other lines the last ones."""
     growing = GrowingReport(record)
     growing.read()
-    first, last = next(record.lines(), None), next(record.newest_lines(), None)
-    ordinary = (line for line in islice(record.newest_lines(), LINES_READ) if not kind_in(line.text))
+    first, last = next(record.lines(), None), next(record.lines(newest_first=True), None)
+    ordinary = (line for line in islice(record.lines(newest_first=True), LINES_READ) if not kind_in(line.text))
     return growing.report(
         LinesOnRecord(
             evidence=evidence_lines(record, growing.plan),

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from contract.resources import ResourceUsage
 from orchestrator.checks.output_progress import output_words
-from orchestrator.checks.stragglers import SWAP_MIB
 from orchestrator.render.printable import printable
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.state.condition import Code, Condition, Severity
-from orchestrator.state.conditions import silent_since
+from orchestrator.state.conditions import SWAP_MIB, silent_since
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import RunProgress, progress_of
 from orchestrator.state.run_state import NodeState, RunState

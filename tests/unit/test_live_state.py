@@ -24,7 +24,6 @@ from contract.resources import ResourceUsage
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import (
-    ContainerGone,
     ContainerSeen,
     JournalRead,
     LineRead,
@@ -182,7 +181,7 @@ def test_what_happens_to_nodes_and_containers_is_among_the_faults(running: Watch
     running.lose("beta")
     running.sample("beta")
     running.end("beta", 1)
-    running.state.add(ContainerGone(seen=running.now, node="gamma"))
+    running.state.add(ContainerSeen(seen=running.now, node="gamma", facts=None))
     assert [fault.text for fault in running.shown.faults] == [
         "beta does not answer this computer: cut", "beta answers again",
         "the container on beta has failed: exit code 1", "gamma has no container of the run",

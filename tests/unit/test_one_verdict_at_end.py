@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contract.events import TrainingStopped
 from orchestrator.fleet.supervise.hooks import outcome_variables
 from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
-from orchestrator.state.facts import ContainerGone, LineRead
+from orchestrator.state.facts import ContainerSeen, LineRead
 from orchestrator.state.journal_entries import StopEntry
 from orchestrator.state.phase import Phase, has_ended
 from orchestrator.state.postmortem import Evidence, write_postmortem
@@ -56,7 +56,7 @@ def test_why_and_the_report_say_the_same() -> None:
 
 def test_a_run_of_which_all_containers_were_removed_has_not_ended_well() -> None:
     def removed(s: Stream) -> RunOutcome:
-        s.facts += [ContainerGone(seen=T0 + 200, node=name) for name in NAMES]
+        s.facts += [ContainerSeen(seen=T0 + 200, node=name, facts=None) for name in NAMES]
         return outcome_of(state_of(s.facts), PLAN, End())
 
     by_hand = removed(begun())

@@ -27,7 +27,7 @@ from contract.events import (
 from orchestrator.render.runs import run_table
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state import limits
-from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunNotSeen, RunSeen
+from orchestrator.state.facts import Fact, JournalRead, LineRead, NodeAnswered, RunSeen
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.progress import progress_of
 from orchestrator.state.reduce import apply
@@ -51,7 +51,7 @@ from tests.run_streams import (
 from tests.unit.test_one_verdict import state_of
 
 Make = Callable[[], Stream]
-ORDERED = (JournalRead, RunSeen, RunNotSeen)
+ORDERED = (JournalRead, RunSeen)
 """Facts about all nodes: what they change is written before the lines that follow from it."""
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store import search
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.segments import parse_line
 from tests import lan
@@ -107,7 +108,9 @@ def test_no_line_without_the_words_is_decoded(monkeypatch: pytest.MonkeyPatch) -
         return parse_line(raw)
 
     monkeypatch.setattr("orchestrator.store.read_lines.parse_line", counted)
-    found = list(record.lines(needles=search.words(["NEEDLE!"]), passes=lambda line: "needle" in line.text))
+    found = list(
+        record.lines(None, WantedLines(needles=search.words(["NEEDLE!"]), passes=lambda line: "needle" in line.text))
+    )
     assert ([line.text for line in found], len(decoded)) == (["a needle"], 1)
     assert len(list(record.lines())) == 151
 

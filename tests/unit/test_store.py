@@ -24,6 +24,7 @@ from orchestrator.store.event_file import EventFile, is_shared
 from orchestrator.store.events import EventReader, EventWriter
 from orchestrator.store.line_filter import Filter
 from orchestrator.store.line_log import locked
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import as_json, segments_in
@@ -76,7 +77,7 @@ def test_full_segments_are_ordinary_gzip_files_named_by_their_times(tmp_path: Pa
     store = RunStore(tmp_path)
     for forwards in (written(store), store.lines()):
         assert numbers_of(forwards) == list(range(500))
-    for backwards in (store.newest("alpha"), store.newest_lines()):
+    for backwards in (store.newest("alpha"), store.lines(newest_first=True)):
         assert numbers_of(backwards) == list(range(499, -1, -1))
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.rglob("*") if file.is_file()}
     assert set(modes.values()) == {0o600}
@@ -195,9 +196,15 @@ def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     assert numbers_of(store.newest("alpha")) == order[::-1]
     assert numbers_of(store.lines()) == sorted(order)
-    assert numbers_of(store.newest_lines()) == sorted(order, reverse=True)
+    assert numbers_of(store.lines(newest_first=True)) == sorted(order, reverse=True)
     assert store.last_time("alpha", "c1") == line(609).time
-    assert numbers_of(store.lines(since=line(150).time, until=line(502).time)) == [*range(151, 200), 500, 501, 502]
+    some = WantedLines(since=line(150).time, until=line(502).time)
+    assert numbers_of(store.lines(None, some)) == [
+        *range(151, 200),
+        500,
+        501,
+        502,
+    ]
 
 
 def test_a_full_disk_while_a_segment_is_compressed_loses_no_line(
@@ -443,7 +450,7 @@ def test_of_very_many_steps_every_second_old_one_goes_and_of_old_samples_one_a_m
     shown = steps_of(record.events(StepDone))
     assert (len(shown), shown[-80:]) == (120, list(range(80, 160)))
     assert len(list(record.events(ResourcesSampled))) == 4
-    assert len(list(record.lines(passes=lambda one: one.event is not None))) == 360
+    assert len(list(record.lines(None, WantedLines(passes=lambda one: one.event is not None)))) == 360
 
 
 def test_events_that_a_crash_left_out_are_added_by_the_next_reader() -> None:

@@ -18,6 +18,7 @@ from orchestrator.store import events, line_log
 from orchestrator.store.event_file import EventFile
 from orchestrator.store.events import EventReader, EventWriter
 from orchestrator.store.line_filter import Filter, _newest
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.run_store import RunStore
 from orchestrator.store.segments import Segment, pack, segments_in
@@ -77,7 +78,9 @@ def test_a_search_that_is_ended_before_a_block_has_given_all_lines_after_it(tmp_
 
     given: list[str] = []
     with pytest.raises(TimeoutError):
-        given.extend(line.text for line in RunStore(tmp_path).newest_lines(at_segment=at_segment))
+        given.extend(
+            line.text for line in RunStore(tmp_path).lines(None, WantedLines(at_segment=at_segment), newest_first=True)
+        )
     assert given == ["line 100", "line 90"]
 
 

@@ -10,9 +10,9 @@ import pytest
 from contract.cost_model.forecast import Forecast, ForecastRow
 from contract.events import StepDone
 from contract.resources import GpuUsage, ResourceUsage
-from orchestrator.checks.stragglers import share_of
 from orchestrator.state.conditions import slow_node
 from orchestrator.state.facts import NodeAnswered
+from orchestrator.state.line_reduce import share_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.words import words

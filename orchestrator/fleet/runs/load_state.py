@@ -37,7 +37,7 @@ from orchestrator.nodes.interface import Node
 from orchestrator.specs.past_run import HistoryEntry
 from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.facts import JournalRead, LineRead, RunNotSeen, RunSeen
+from orchestrator.state.facts import JournalRead, LineRead, RunSeen
 from orchestrator.state.fleet_figures import FleetFigures
 from orchestrator.state.phase import Phase, phase_of
 from orchestrator.state.reduce import apply
@@ -67,7 +67,7 @@ def recorded_state(record: RunRecord, seen: float, *, unreachable: Collection[st
     asked for it; None: no node was asked."""
     state = _begin(record, seen)
     if unreachable is not None:
-        apply(state, RunNotSeen(seen=seen, unreachable=tuple(unreachable)))
+        apply(state, RunSeen(seen=seen, run=None, unreachable=tuple(unreachable)))
     read_record(state, record, seen)
     return state
 
@@ -101,7 +101,7 @@ def recorded_phase(record: RunRecord, seen: float) -> Phase:
     """The phase of a run of which no node shows a container, by the entries of its record alone."""
     state = RunState(run_id=record.run_id)
     apply(state, JournalRead(seen=seen, journal=record.journal))
-    apply(state, RunNotSeen(seen=seen))
+    apply(state, RunSeen(seen=seen, run=None))
     return phase_of(state)
 
 

@@ -14,6 +14,7 @@ from orchestrator.checks.line_levels import LineLevel, levels_newest_first, near
 from orchestrator.render.printable import printable
 from orchestrator.specs.past_run import SearchResult
 from orchestrator.specs.run_events import RunLine
+from orchestrator.store.read_lines import WantedLines
 from orchestrator.store.run_record import RunRecord, all_records
 from orchestrator.store.search import Needles, words
 from orchestrator.store.search_runs import search_runs
@@ -91,9 +92,8 @@ def _lines(record: RunRecord, wanted: LinesWanted, budget: _Budget) -> Iterator[
     needles = words(wanted.words.split())
     if wanted.level is not LineLevel.INFO:
         needles = Needles(near=near_level(wanted.level))
-    lines = record.newest_lines(
-        wanted.node or None, until=wanted.until, needles=needles, passes=passes, at_segment=budget.look
-    )
+    passing = WantedLines(until=wanted.until, needles=needles, passes=passes, at_segment=budget.look)
+    lines = record.lines(wanted.node or None, passing, newest_first=True)
     for line, level in levels_newest_first(lines):
         if level.reaches(wanted.level) and wanted.passes(line):
             yield line, level
