@@ -124,7 +124,7 @@ def node_remains(
         return NodeRemains(
             node=node.name,
             folder=next(iter(words["at"]), ""),
-            parts=parts,
+            parts=dict(parts),  # asdict would make a Counter of pairs
             others=len(words["other"]),
             runs=tuple(filter(is_run_id, words["run"])),
             containers=len(held),
