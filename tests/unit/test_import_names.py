@@ -1,0 +1,33 @@
+"""Packages by module: what pip is to install for an import."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.import_names import has_other_name, package_of
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        ("sklearn.linear_model", "scikit-learn"),
+        ("cv2", "opencv-python-headless"),
+        ("PIL.Image", "pillow"),
+        ("yaml", "pyyaml"),
+        ("bs4", "beautifulsoup4"),
+        ("google.protobuf.message", "protobuf"),
+        ("flash_attn", "flash-attn"),
+        ("boto3", "boto3"),
+    ],
+)
+def test_the_package_of_a_module(module: str, package: str) -> None:
+    assert package_of(module) == package
+
+
+def test_a_package_that_the_project_names_is_preferred() -> None:
+    assert package_of("cv2", ["numpy", "OpenCV_Python"]) == "OpenCV_Python"
+    assert package_of("cv2", ["numpy"]) == "opencv-python-headless"
+
+
+def test_only_names_of_the_table_are_known_to_differ() -> None:
+    assert [has_other_name(name) for name in ("sklearn.svm", "boto3", "flash_attn")] == [True, False, False]
