@@ -22,6 +22,7 @@ from orchestrator.nodes.probes import (
 )
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts, GpuFacts, ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import NodeSpec
@@ -70,6 +71,14 @@ def request(names: Sequence[str] = NAMES[:2], **changes: Any) -> LaunchRequest:
 
 def plan(names: Sequence[str] = NAMES[:2], identity: RunIdentity = IDENTITY, **changes: Any) -> Plan:
     return plan_launch(request(names, **changes), {name: facts(name) for name in names}, identity)
+
+
+DIGEST = "0123456789abcdef"
+
+
+def data(digest: str = DIGEST, origin: object = "", **values: Any) -> tuple[DataFolder, ...]:
+    """Data of a run, as a request and a plan have it."""
+    return (DataFolder(**{"name": "Data", "digest": digest, "origin": str(origin), **values}),)
 
 
 USED = "".join(

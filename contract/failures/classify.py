@@ -71,6 +71,8 @@ class Classified:
     signature: Signature
     values: Mapping[str, str] = field(default_factory=dict)
     """The named groups of the pattern."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Further values, which are commands to paste."""
     evidence: tuple[str, ...] = ()
     """The lines that say so."""
     frame: str = ""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from contract.failures.signature import configuration, infrastructure, user
 
+DATA_READ_ONLY = user("data.read_only")
+"""Found by the agent, which sees where the path leads that a rank could not write to."""
+DATA_NOT_BROUGHT = configuration("data.not_brought")
+"""Found by the controller, which has the file that a rank did not find."""
 CHECKPOINT = (
     configuration("checkpoint.none_sound", r"no sound checkpoint is left"),
     configuration("checkpoint.of_another_run", r"does not fit this run:"),
@@ -42,6 +46,8 @@ TRAINING = (
     ),
     configuration("data.differs", r"(?P<problem>rank [0-9][0-9, ]{0,80} has other .{1,200} than rank 0)"),
     configuration("data.missing", r"no prepared data here"),
+    DATA_READ_ONLY,
+    DATA_NOT_BROUGHT,
     user("data.loader_timeout", r"DataLoader timed out after (?P<seconds>[0-9.]{1,12}) seconds"),
     user(
         "data.worker_exited",

@@ -45,8 +45,8 @@ class Cause:
         values = {"node": node, "rank": rank, "run": run, **found.values}
         cause = causes_of(found.signature.area, on_cluster=job is not None)[found.id]
         # Values are of nodes and of their output: in a command to paste, each is one word.
-        words = {name: shlex.quote(value) for name, value in values.items()} | _words_of(job, node)
-        words["again"] = again or RESUME.format(run=words["run"])
+        words = {name: shlex.quote(value) for name, value in values.items()}
+        words |= {**found.commands, **_words_of(job, node), "again": again or RESUME.format(run=words["run"])}
         filled = cause.filled(_Found(values), _Found(words))
         return replace(filled, evidence=found.evidence, frame=found.frame)
 

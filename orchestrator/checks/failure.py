@@ -15,6 +15,10 @@ from contract.failures.tracebacks import is_torch_log
 from contract.log_lines import readable
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.cluster_job import ClusterJob
+from orchestrator.checks.own_files import OwnFiles
+
+SHOWN_LINES = 8
+"""Last lines of the rank that are shown with its failure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +79,12 @@ def root_cause(
     run: str = "RUN",
     again: str = "",
     job: ClusterJob | None = None,
-    keep_lines: int = 8,
+    here: OwnFiles | None = None,
 ) -> Failure | None:
     """The failure that the others follow from; `ended` is in order of arrival. None where nothing failed.
 
     Where the agents in the containers agreed on the first failure, that one counts. `job`: where the run is a job of a
-    cluster; `again`: as of `Cause.of`.
+    cluster; `again`: as of `Cause.of`; `here`: files of this computer that a rank may not have found.
     """
     if agreed:
         named = next((one for one in ended if one.node == agreed.node), None)
@@ -102,6 +106,8 @@ def root_cause(
         rank, code = rank if agreed.rank is None else agreed.rank, agreed.exit_code
     failed = _failed_rank(first, rank, code, agreed)
     found = classify(failed)
+    if here and found:
+        found = here.looked_up(found)
     # The report about a lost node says more than the node's own lines.
     lost = code is None and first.reported and not first.oom_killed
     own = [readable(text) for writer, text in first.lines if writer == rank]
@@ -111,7 +117,7 @@ def root_cause(
         rank=rank,
         exit_code=code,
         reason=first.reported if lost else reason_of(failed, found),
-        lines=tuple(line for line in lines if line.strip() and not is_torch_log(line))[-keep_lines:],
+        lines=tuple(line for line in lines if line.strip() and not is_torch_log(line))[-SHOWN_LINES:],
         cause=Cause.of(found, job=job, node=first.node, rank=str(rank), run=run, again=again) if found else None,
     )
 

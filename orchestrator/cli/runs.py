@@ -20,10 +20,10 @@ from orchestrator.cli.flags import CommandGroup, expand
 from orchestrator.cli.moments import moment
 from orchestrator.cli.options import InventoryOption, NodesOption, Output, OutputMode
 from orchestrator.cli.report import exit_code, invocation, say
-from orchestrator.plan.command import launch_words
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, ConfigError, NodeUnreachableError, OrchError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.plan import launch_words
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir
@@ -251,29 +251,27 @@ def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Laun
             say(f"note: {', '.join(gone)}: not in {inventory.filename} any more, left out{kept}")
         nodes, master = ",".join(left), master or (plan.master if plan.master in left else "")
     options = replace(options, command=command, nodes=nodes, master=master)
-    if plan.data_digest and not options.data:
+    if plan.data and not options.data:
         _data_is_somewhere(plan, options, inventory)
     return options
 
 
 def _data_is_somewhere(plan: Plan, options: LaunchOptions, inventory: Inventory) -> None:
-    """ConfigError: the data of the run is neither in its folder here nor on a node that answers."""
+    """ConfigError: data of the run are neither in their folder here nor on a node that answers."""
     from orchestrator.fleet.runs.artifacts import artifacts_of, as_launched, holders_of
 
-    data = next(artifact for artifact in artifacts_of(plan) if artifact.what == "data")
-    if as_launched(data):
-        return
-    with _on_nodes(plan, inventory, options.nodes) as stores:
-        holding = [one.node.name for one in holders_of(data, stores)]
-    if not holding or (plan.data_parts and len(holding) < len(stores)):
-        state = (
-            "holds other data now" if plan.data_origin and Path(plan.data_origin).is_dir() else "is not here any more"
-        )
-        raise ConfigError(
-            f"{plan.data_origin or 'its folder'} {state}, and no node that answers has the data of run {plan.run_id}",
-            hint=f"with other data: orch runs rerun {plan.run_id} --data FOLDER",
-        )
-    say(f"note: {plan.data_origin} has changed; the data of run {plan.run_id} is taken from {', '.join(holding)}")
+    for data in (artifact for artifact in artifacts_of(plan) if artifact.what == "data"):
+        if as_launched(data):
+            continue
+        with _on_nodes(plan, inventory, options.nodes) as stores:
+            holding = [one.node.name for one in holders_of(data, stores)]
+        if not holding or (data.parts and len(holding) < len(stores)):
+            state = "holds other data now" if data.origin and Path(data.origin).is_dir() else "is not here any more"
+            raise ConfigError(
+                f"{data.origin or 'its folder'} {state}, and no node that answers has the data of run {plan.run_id}",
+                hint=f"with other data: orch runs rerun {plan.run_id} --data FOLDER",
+            )
+        say(f"note: {data.origin} has changed; the data of run {plan.run_id} is taken from {', '.join(holding)}")
 
 
 @contextmanager

@@ -33,8 +33,8 @@ DEFAULT_WORKSPACE = NodeSpec.model_fields["workspace"].default
 
 # Constants. $1: the project's folder, which may begin with ~. They call `mine PART PATH` for what orch has made and
 # `other` for each other name: a folder `data` or `runs` may be the user's own. A run has the plan of its launch, or
-# nothing but copies of checkpoints; data, agents and parts of images are named by a digest. `Data` is the empty folder
-# on which the engine mounts a run's data. Links are never followed.
+# nothing but copies of checkpoints; data, agents and parts of images are named by a digest. `Data` is an empty folder
+# that launches once made; data are read-only. Links are never followed.
 _ENTER = r"""
 LC_ALL=C; export LC_ALL
 place=$1
@@ -91,7 +91,10 @@ _REMOVE = (
     + _EACH
     + r"""
 failed=0
-mine() { rm -rf -- "$2" || failed=1; }
+mine() {
+  [ "$1" != data ] || chmod -R u+w -- "$2" 2>/dev/null
+  rm -rf -- "$2" || failed=1
+}
 other() { :; }
 each
 rmdir -- runs data agent cache images Data 2>/dev/null

@@ -111,6 +111,8 @@ def save_lab(lab: Lab) -> None:
 def forget_lab() -> bool:
     """Remove the folder; False where there was none."""
     known = lab_folder().exists()
+    for place, _, _ in os.walk(lab_folder()):
+        Path(place).chmod(0o700)  # data of runs is read-only
     shutil.rmtree(lab_folder(), ignore_errors=not known)
     return known
 

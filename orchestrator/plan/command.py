@@ -11,7 +11,6 @@ from orchestrator.specs.image import TRAINER_NEEDS
 from orchestrator.specs.measurement import option, without_options
 
 if TYPE_CHECKING:  # the command line loads this module for its help
-    from orchestrator.specs.plan import Plan
     from orchestrator.specs.request import LaunchRequest
 
 CONTAINER_WORKSPACE = "/workspace"
@@ -34,24 +33,6 @@ TEST_RENDEZVOUS_S = 90
 TEST_PROCESS_GROUP_S = 20
 """Seconds that a rank of a test waits for the others; its messages take half a second on any link."""
 STEP, ACCUMULATION = ("--global-batch-size",), ("--grad-accum", "--gradient-accumulation-steps")
-
-
-def launch_words(plan: Plan) -> tuple[str, ...]:
-    """The launch of this plan as one types it: nodes, folders and the words after `--`."""
-    folders = (("--workdir", plan.code_origin if plan.own_code else ""), ("--data", plan.data_origin))
-    given = (word for option, folder in folders if folder for word in (option, folder))
-    shard = ("--shard",) if plan.data_parts else ()
-    names = ",".join(part.node for part in plan.nodes)
-    where = ("--on", plan.cluster, "--nodes", str(plan.nnodes)) if plan.cluster else ("--nodes", names)
-    return (
-        "orch",
-        "launch",
-        *where,
-        *given,
-        *shard,
-        "--",
-        *plan.command,
-    )
 
 
 def is_own_script(command: Sequence[str]) -> bool:

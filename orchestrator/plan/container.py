@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -11,7 +11,6 @@ from contract import environment
 from contract.checkpoint import StartPoint, encode_start
 from orchestrator.plan.command import (
     COMPILED,
-    CONTAINER_DATA,
     CONTAINER_WORKSPACE,
     HF_HOME,
     SHUTDOWN_TIMEOUT_S,
@@ -26,9 +25,10 @@ from orchestrator.plan.command import (
 from orchestrator.specs import labels
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.container_limits import limits_of
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.plan import NodePlan, data_name
+from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import Secret
 
@@ -77,8 +77,6 @@ def plan_node(
     if request.cluster:  # all nodes share the run's folder, and the job removes them
         secrets = f"{folder}/runs/{identity.run_id}/secrets"
     limits = limits_of(node, facts)
-    own_data = data_name(request.data_digest, request.data_parts, node.name)
-    data = Mount(source=f"{folder}/data/{own_data}", target=CONTAINER_DATA, read_only=True)
     agent = Mount(source=f"{folder}/agent/{request.agent_digest}", target=AGENT_INSIDE, read_only=True)
     container = ContainerSpec(
         name=LOCK_NAME,
@@ -91,7 +89,7 @@ def plan_node(
         },
         mounts=(
             Mount(source=folder, target=CONTAINER_WORKSPACE),
-            *([data] if request.data_digest else []),
+            *_data_mounts(request.data, folder, node.name),
             *([agent] if request.agent_digest else []),
             *secret_mounts(request.secrets, secrets),
             *request.mounts,
@@ -179,9 +177,6 @@ def project_folder(node: NodeSpec, facts: NodeFacts, project: str) -> str:
 def _environment(
     request: LaunchRequest, identity: RunIdentity, place: Placement, *, node: str, cpus: float
 ) -> dict[str, str]:
-    # The trainer looks for data in its working directory, which is the user's code for a module of theirs.
-    elsewhere = request.own_code and request.data_digest and not is_own_script(request.command)
-    data = {"TRAINER_DATA_DIR": CONTAINER_DATA} if elsewhere else {}
     # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
     ours = {environment.RESUME: ""} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
     script = script_environment(_torchrun_place(identity, place)) if is_shell_script(request.command) else {}
@@ -200,7 +195,7 @@ def _environment(
         "OMP_NUM_THREADS": str(max(1, int(cpus) // place.nproc_per_node)),
         environment.SHUTDOWN_TIMEOUT_S: str(SHUTDOWN_TIMEOUT_S),
         **interface,
-        **data,
+        **dict(_data_variables(request.data, node, own_script=is_own_script(request.command))),
         **ours,
         **script,
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
@@ -221,6 +216,26 @@ def _environment(
         **secret_environment(request.secrets),
         **request.environment,
     }
+
+
+def _data_mounts(data: Sequence[DataFolder], folder: str, node: str) -> Iterator[Mount]:
+    """Mounts of data onto themselves, which makes them read-only, and onto absolute paths that a script asks for."""
+    shown = dict[str, str]()
+    for one in data:
+        held = f"data/{one.held_as(node)}"
+        shown |= {place: held for place in (f"{CONTAINER_WORKSPACE}/{held}", *one.places) if place.startswith("/")}
+    for target, held in shown.items():
+        yield Mount(source=f"{folder}/{held}", target=target, read_only=True)
+
+
+def _data_variables(data: Sequence[DataFolder], node: str, *, own_script: bool) -> Iterator[tuple[str, str]]:
+    """Variables with the paths of the data; the trainer reads the first."""
+    paths = {one.variable: f"{CONTAINER_WORKSPACE}/data/{one.held_as(node)}" for one in data}
+    for first in list(paths.values())[:1]:
+        yield environment.DATA_DIR, first
+        if not own_script:
+            yield "TRAINER_DATA_DIR", first
+    yield from paths.items()
 
 
 def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, place: Placement) -> dict[str, str]:

@@ -45,12 +45,10 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         nnodes=len(order),
         world_size=sum(part.nproc_per_node for part in nodes),
         command=request.command,
-        data_digest=request.data_digest,
+        data=request.data,
         own_code=request.own_code,
         code_digest=request.code_digest,
         code_origin=request.code_origin,
-        data_origin=request.data_origin,
-        data_parts=request.data_parts,
         cluster=request.cluster,
         agent_digest=request.agent_digest,
         away=request.away,
@@ -128,7 +126,8 @@ def _downloads(request: LaunchRequest) -> Iterator[str]:
 
 
 def _lost_parts(request: LaunchRequest) -> Iterator[str]:
-    if lost := sorted(set(request.data_parts) - {node.name for node in request.nodes}):
+    parts = {name for one in request.data for name in one.parts}
+    if lost := sorted(parts - {node.name for node in request.nodes}):
         yield f"the training samples of {', '.join(lost)} are not in this run; resume with --shard to divide all again"
 
 

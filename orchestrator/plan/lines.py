@@ -48,9 +48,11 @@ def _other_steps(plan: Plan, nodes: Iterable[NodeSpec]) -> Iterator[str]:
     yield f"# on each node, a launch also writes this plan to {folder}/plan.json (--dry-run --json prints it)"
     if plan.code_digest:
         yield f"# and copies code {plan.code_digest} from {plan.code_origin!r} to {folder}/code"
-    if plan.data_digest:
-        name = plan.data_digest if not plan.data_parts else "NAME, its own part"
-        yield f"# and copies data {plan.data_digest} from {plan.data_origin!r} to data/{name}, if missing"
+    for one in plan.data:
+        name = one.digest if not one.parts else "NAME, its own part"
+        yield f"# and copies data {one.digest} from {one.origin!r} to data/{name}, if missing"
+        for link, target in one.links(plan.run_id, "").items():
+            yield f"# and makes {link!r} a link to {target!r}"
     if plan.agent_digest:
         yield f"# and copies orch's agent to agent/{plan.agent_digest}, if missing: {plan.image} has none"
     if any(node.engine != "process" for node in nodes):
@@ -62,7 +64,7 @@ def node_lines(
     part: NodePlan, node: NodeSpec, run_id: str, secrets: Sequence[Secret], *, with_token: bool
 ) -> Iterator[str]:
     """Yield the commands for one node. `with_token`: pass on the shell variable `token`."""
-    folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("Data", "data", f"runs/{run_id}/code"))
+    folders = " ".join(_path(f"{part.folder}/{inner}") for inner in ("data", f"runs/{run_id}/code"))
     of_secrets = part.container.labels.get(LABEL_SECRETS, "")
     container = _marked(part)
     if node.engine == "process" or node.connection == "local":

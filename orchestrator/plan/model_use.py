@@ -14,7 +14,7 @@ from orchestrator.specs.container_limits import ContainerLimits
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.labels import LABEL_PURPOSE
 from orchestrator.specs.measurement import option
-from orchestrator.specs.plan import NodePlan, Plan, data_name
+from orchestrator.specs.plan import NodePlan, Plan
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     "gpt2": ("sample", "evaluate"),
@@ -63,7 +63,7 @@ class ModelUse:
     @property
     def reads_data(self) -> bool:
         """Whether it needs the prepared data of the run; `custom` may read none."""
-        return self.action == "evaluate" and (self.workload != "custom" or bool(self.plan.data_digest))
+        return self.action == "evaluate" and (self.workload != "custom" or bool(self.plan.data))
 
     def must_take(self, files: Sequence[str]) -> None:
         """UsageError: the workload does not take these files."""
@@ -72,8 +72,7 @@ class ModelUse:
 
     def folders(self, node: str, place: str) -> tuple[Mount, ...]:
         """Folders of the node that it reads. `place`: the project's folder there."""
-        name = data_name(self.plan.data_digest, self.plan.data_parts, node)
-        data = f"{place}/data/{name}" if self.plan.data_digest else f"{place}/Data"
+        data = f"{place}/data/{self.plan.data[0].held_as(node)}" if self.plan.data else f"{place}/Data"
         code = f"{place}/runs/{self.plan.run_id}/code"
         return (
             *([Mount(source=data, target=CONTAINER_DATA, read_only=True)] if self.reads_data else ()),
@@ -106,6 +105,7 @@ class ModelUse:
             Mount(source=one.source, target=one.target, read_only=True)
             for one in launched
             if one.target not in (CONTAINER_WORKSPACE, CONTAINER_DATA)
+            and not one.target.startswith(f"{CONTAINER_WORKSPACE}/data/")
             and SECRETS_INSIDE not in map(str, PurePosixPath(one.target).parents)
         ]
         return (*self.folders(node, place), *theirs)

@@ -200,9 +200,7 @@ def _process_words(plan: Plan, cluster: ClusterSpec, spec: ContainerSpec) -> tup
     """`env` with the variables and the folder, then the agent of the shared storage."""
     agent = start_of_agent(f"{plan.nodes[0].folder}/agent/{plan.agent_digest}")
     host = on_host(replace(spec, command=spec.command[3:]))  # without the start of the agent in an image
-    data = {"TRAINER_DATA_DIR": f"{plan.nodes[0].folder}/data/{plan.data_digest}"} if plan.data_digest else {}
-    given = {**data, **host.environment}
-    variables = (f"{name}={value}" for name, value in given.items() if name not in _OF_IMAGES)
+    variables = (f"{name}={value}" for name, value in host.environment.items() if name not in _OF_IMAGES)
     return ("env", "-C", host.working_dir, *variables, cluster.python, "-c", agent, *host.command)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from contract.downloads import Source, read_source
 from orchestrator.specs.container import Mount
+from orchestrator.specs.data import DataFolder, read_data_options
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE
 from orchestrator.specs.labels import MOST_NODES
@@ -68,6 +69,13 @@ def _mounts(texts: Sequence[str]) -> tuple[Mount, ...]:
             raise UsageError(f"--mount {text}: after the second colon comes ro or rw")
         mounts.append(Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"]))
     return tuple(mounts)
+
+
+def _data(texts: Sequence[str]) -> tuple[DataFolder, ...]:
+    try:
+        return read_data_options(texts)
+    except ValueError as error:
+        raise UsageError(f"--data {error}") from None
 
 
 def _outputs(text: str) -> str:
@@ -272,9 +280,16 @@ class LaunchOptions(RunSettings):
     workdir: Path | None = _option(  # noqa: RUF009  # a dataclass field
         None, "--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."
     )
-    data: Path | None = _option(  # noqa: RUF009  # a dataclass field
-        None, "--data", metavar="DIR", help="Prepared data, copied to nodes without it (default: ./Data)."
+    data: tuple[DataFolder, ...] = _option(
+        (),
+        "--data",
+        parse=_data,
+        repeated=True,
+        metavar="[NAME=]DIR",
+        help="Data: copied to nodes without it, where a script finds it by the same path and by ORCH_DATA_DIR, and"
+        " cannot write to it. Repeatable (default: ./Data, if prepared).",
     )
+    """Folders with data as they were typed."""
     shard: bool = _option(
         False, "--shard", help="Copy to each node only its part of the training samples (default: all of them)."
     )

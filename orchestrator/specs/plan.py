@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contract.checkpoint import StartPoint
 from orchestrator.specs.container import ContainerSpec
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.launch_options import RunSettings
-
-DIGEST_LENGTH = 16
-"""Characters of the digest that names a folder of code, data or image parts on a node."""
-
-
-def data_name(digest: str, parts: Sequence[str], node: str) -> str:
-    """Name of the folder with the data on a node: the digest of all data, or one of the node's part of it."""
-    if node not in parts:
-        return digest
-    part = f"{digest} part {parts.index(node)} of {len(parts)}"
-    return hashlib.sha256(part.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +55,12 @@ class Plan(RunSettings):
     world_size: int
     command: tuple[str, ...]
     """Command of each rank, without torchrun."""
-    data_digest: str
+    data: tuple[DataFolder, ...] = ()
+    """Data that it reads: a node that joins later gets the same."""
     own_code: bool
     code_digest: str = ""
     code_origin: str = ""
-    data_origin: str = ""
-    """Folders of code and data on the controller, and digest of the code: a node that joins later gets the same."""
-    data_parts: tuple[str, ...] = ()
-    """Nodes in the order of their parts of the data, some perhaps lost since; empty: every node has all of it."""
+    """Its folder on the controller, and the digest of its content: a node that joins later gets the same."""
     cluster: str = ""
     """Cluster whose scheduler starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
@@ -85,3 +71,24 @@ class Plan(RunSettings):
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
     """Notes for people on the choices that were made."""
+
+
+def launch_words(plan: Plan) -> tuple[str, ...]:
+    """The launch of this plan as one types it: nodes, folders and the words after `--`."""
+    folders = (
+        ("--workdir", plan.code_origin if plan.own_code else ""),
+        *(("--data", one.typed) for one in plan.data if one.origin),
+    )
+    given = (word for option, folder in folders if folder for word in (option, folder))
+    shard = ("--shard",) if any(one.parts for one in plan.data) else ()
+    names = ",".join(part.node for part in plan.nodes)
+    where = ("--on", plan.cluster, "--nodes", str(plan.nnodes)) if plan.cluster else ("--nodes", names)
+    return (
+        "orch",
+        "launch",
+        *where,
+        *given,
+        *shard,
+        "--",
+        *plan.command,
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from contract import json_reader
+from orchestrator.specs.data import DATA_NAME, MOST_FOLDERS, is_possible_place
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES, NODE_NAME
 from orchestrator.specs.launch_options import NUMBERS, SYNC_OUTPUTS
@@ -36,7 +37,10 @@ def from_json(text: str, *, where: str) -> Plan:
     Not by pydantic, whose reader takes 70 ms to be made, in each command about a run.
     """
     try:
-        plan = json_reader.from_json(Plan, _loaded(text), most=MOST_ITEMS)
+        values = _loaded(text)
+        if isinstance(values, dict) and values.get("data_digest"):  # without its data it would not be the same run
+            raise ValueError("data_digest: the plan is of an earlier version")
+        plan = json_reader.from_json(Plan, values, most=MOST_ITEMS)
     except (ValueError, RecursionError) as error:
         raise _no_plan(where, [str(error)]) from error
     if problems := list(_problems(plan)):
@@ -56,9 +60,9 @@ def _problems(plan: Plan) -> Iterator[str]:
     """Yield values that no valid plan has. The text may be a node's: names become folders, numbers become loops."""
     if not re.fullmatch(RUN_ID, plan.run_id):
         yield f"run_id: {plan.run_id!r} is no id"
-    for name, digest in (("code_digest", plan.code_digest), ("data_digest", plan.data_digest)):
-        if not re.fullmatch(r"([0-9a-f]{16})?", digest):
-            yield f"{name}: {digest!r} is no digest"
+    if not re.fullmatch(r"([0-9a-f]{16})?", plan.code_digest):
+        yield f"code_digest: {plan.code_digest!r} is no digest"
+    yield from _problems_of_data(plan)
     if len(plan.cluster) > LONGEST_NAME or (plan.cluster and not re.fullmatch(NODE_NAME, plan.cluster)):
         yield f"cluster: {plan.cluster[:40]!r} is no name of a cluster"
     if plan.sync_outputs not in SYNC_OUTPUTS:
@@ -71,10 +75,6 @@ def _problems(plan: Plan) -> Iterator[str]:
         yield f"user: longer than {LONGEST_NAME} characters"
     if not 1 <= len(plan.nodes) <= MOST_NODES or len({part.node for part in plan.nodes}) != len(plan.nodes):
         yield f"nodes: expected 1 to {MOST_NODES}, each once"
-    if plan.data_parts and not ({part.node for part in plan.nodes} <= set(plan.data_parts)):
-        yield "data_parts: lacks a node"
-    if len(plan.data_parts) > MOST_NODES:
-        yield f"data_parts: more than {MOST_NODES}"
     for part in plan.nodes:
         if not (0 <= part.node_rank < MOST_NODES and 1 <= part.nproc_per_node <= MOST_RANKS):
             yield f"nodes: {part.node!r} has node_rank {part.node_rank} and {part.nproc_per_node} processes"
@@ -84,6 +84,20 @@ def _problems(plan: Plan) -> Iterator[str]:
     for name, most in _MOST.items():
         if not 0 <= (number := getattr(plan, name)) <= most:
             yield f"{name}: {number} is not from 0 to {most}"
+
+
+def _problems_of_data(plan: Plan) -> Iterator[str]:
+    if len(plan.data) > MOST_FOLDERS or len({one.name.upper() for one in plan.data}) != len(plan.data):
+        yield f"data: expected at most {MOST_FOLDERS}, each with a name of its own"
+    for one in plan.data:
+        if not (re.fullmatch(DATA_NAME, one.name) and re.fullmatch(r"[0-9a-f]{16}", one.digest)):
+            yield f"data: {one.name!r} {one.digest!r} is no name with a digest"
+        if len(one.places) > MOST_FOLDERS or not all(map(is_possible_place, one.places)):
+            yield f"data: places of {one.name!r}: no data can be there"
+        if one.parts and not ({part.node for part in plan.nodes} <= set(one.parts)):
+            yield f"data: parts of {one.name!r}: lacks a node"
+        if len(one.parts) > MOST_NODES:
+            yield f"data: parts of {one.name!r}: more than {MOST_NODES}"
 
 
 MOST_ITEMS = 100_000

@@ -9,6 +9,7 @@ from pathlib import Path
 from contract.checkpoint import StartPoint
 from contract.cost_model.memory import TransformerTraining
 from contract.downloads import Source
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
 
@@ -30,8 +31,8 @@ class LaunchRequest(RunSettings):
     """Whether the run's folder holds the user's code: containers then start in it."""
     workdir: Path | None = None
     """Folder of the controller that this code is copied from; None where it lies there already."""
-    data: Path | None = None
-    """Folder of the controller with prepared data: each node gets it once, by content."""
+    data: tuple[DataFolder, ...] = ()
+    """Data of the run: each node gets it once, by content."""
     downloads: tuple[Source, ...] = ()
     """Downloads of one node, copied to the others before the containers start."""
     data_command: str = ""
@@ -47,25 +48,17 @@ class LaunchRequest(RunSettings):
     """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
-    data_digest: str = ""
     code_digest: str = ""
     code_origin: str = ""
-    data_origin: str = ""
-    """Absolute folders of the controller that launched the run first, and the content of its code: where `workdir` or
-    `data` is None, a node that lacks them still gets them."""
-    data_parts: tuple[str, ...] = ()
-    """Nodes in the order of their parts of the data; empty: every node gets all of it."""
+    """Content of the code, and its absolute folder on the controller that launched the run first: where `workdir` is
+    None, a node that lacks it still gets it."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of the controller with content that was just read, by the digest of that."""
     absence_s: int = ABSENCE_S
     """Seconds that the nodes of a run wait for an absent one."""
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are added back when they return."""
     process_group_timeout_s: int = 300
-
-    @property
-    def folders(self) -> Mapping[str, Path]:
-        """Folders of the controller with content that was just read, by kind: `code`, `data`."""
-        said = {"code": self.workdir, "data": self.data}
-        return {what: folder for what, folder in said.items() if folder}
 
     def at_port(self, port: int) -> LaunchRequest:
         """The request with this port where none was asked for."""

@@ -8,8 +8,7 @@ from dataclasses import replace
 from orchestrator.checks.causes import RESUME
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.plan.command import launch_words
-from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan import Plan, launch_words
 from orchestrator.state.run_state import RunState
 
 
@@ -27,8 +26,11 @@ def again(plan: Plan | None, run_id: str, *, from_checkpoint: bool) -> str:
 
 
 def next_step(plan: Plan, failure: Failure, *, from_checkpoint: bool) -> str:
-    """The command that follows a failure: with the corrected code, or without a node that was lost."""
+    """The command that follows a failure: with the corrected code, or without a node that was lost. Empty: the cause
+    has it."""
     cause = failure.cause
+    if cause and cause.fix[0].startswith("orch launch "):
+        return ""
     left = [part for part in plan.nodes if part.node != failure.node]
     is_lost = failure.exit_code is None and bool(left)
     if not from_checkpoint:

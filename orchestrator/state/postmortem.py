@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -34,6 +34,7 @@ from orchestrator.checks.failure import (
     root_cause,
 )
 from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, timestamp
+from orchestrator.checks.own_files import OwnFiles
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State
 from orchestrator.specs.run_events import RunLine
@@ -83,6 +84,8 @@ class Evidence:
     """Whether nodes were asked for its containers."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
+    is_folder: Callable[[str], bool | None] = lambda _path: None
+    """Whether a path of this computer is a folder; None: nothing is there, or was looked for."""
 
     @property
     def job(self) -> ClusterJob | None:
@@ -218,7 +221,12 @@ def _failure(
 ) -> Failure | None:
     """The failure by the lines or, where the logs end as if nothing had happened, the one that this computer saw."""
     failure = root_cause(
-        [ended for _, ended in bad], agreed=over, run=evidence.run_id, again=evidence.again, job=evidence.job
+        [ended for _, ended in bad],
+        agreed=over,
+        run=evidence.run_id,
+        again=evidence.again,
+        job=evidence.job,
+        here=OwnFiles(plan=evidence.plan, is_folder=evidence.is_folder),
     )
     unexplained = failure and (not failure.cause or (failure.cause.id == "code.exit" and failure.exit_code == 1))
     return (_lost(evidence) or failure) if failure is None or (unexplained and not over) else failure

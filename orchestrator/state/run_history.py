@@ -294,7 +294,7 @@ class RunHistory:
             for image in dict.fromkeys(part.container.image for part in plan.nodes):
                 yield "image", image
             yield from (("code", plan.code_digest),) if plan.code_digest else ()
-            yield from (("data", plan.data_digest),) if plan.data_digest else ()
+            yield from (("data", one.digest) for one in plan.data)
             yield from (("agent", plan.agent_digest),) if plan.agent_digest else ()
 
     def _machines(self, forecast: Forecast | None) -> tuple[Machine, ...]:

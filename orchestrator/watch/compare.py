@@ -80,7 +80,7 @@ def plan_facts(plan: Plan, options: Mapping[str, str] | None = None) -> dict[str
         "command": words,
         "image": dict(_image(plan)),
         "code": {"content": plan.code_digest, "folder": plan.code_origin} if plan.own_code else {},
-        "data": {"content": plan.data_digest, "folder": plan.data_origin, "in parts": ", ".join(plan.data_parts)},
+        "data": dict(_data(plan)),
         "nodes": dict(_nodes(plan)),
         "environment": dict(_environment(plan)),
         "settings": {
@@ -89,6 +89,14 @@ def plan_facts(plan: Plan, options: Mapping[str, str] | None = None) -> dict[str
             "backend": plan.backend,
         },
     }
+
+
+def _data(plan: Plan) -> Iterator[tuple[str, Value]]:
+    for one in plan.data:
+        of = f" of {one.name}" if len(plan.data) > 1 else ""
+        yield f"content{of}", one.digest
+        yield f"folder{of}", one.origin
+        yield f"in parts{of}", ", ".join(one.parts)
 
 
 def _words(command: Iterable[str]) -> Iterator[tuple[str, Value]]:

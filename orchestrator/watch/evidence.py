@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contract.event_lines import is_redrawn
 from orchestrator.checks.hang import timestamp
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.one_supervisor import supervisor_sought
 from orchestrator.fleet.runs.read_logs import collect_logs, resolve_logs
@@ -58,6 +59,7 @@ def gather_evidence(nodes: Sequence[Node], wanted: str | None) -> Evidence:
         journal=source.record.journal,
         is_supervised=supervisor_sought(source.record, now).found,
         now=now,
+        is_folder=is_folder,
     )
 
 
@@ -106,4 +108,10 @@ def _newest(lines: Iterable[RunLine], ranks: frozenset[int]) -> Iterator[RunLine
 def recorded_evidence(record: RunRecord) -> Evidence:
     """Evidence of a run without its nodes."""
     plan = record.plan()
-    return Evidence(run_id=record.run_id, plan=plan, lines=evidence_lines(record, plan), journal=record.journal)
+    return Evidence(
+        run_id=record.run_id,
+        plan=plan,
+        lines=evidence_lines(record, plan),
+        journal=record.journal,
+        is_folder=is_folder,
+    )

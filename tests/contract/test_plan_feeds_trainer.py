@@ -144,17 +144,16 @@ def test_every_rank_knows_its_place() -> None:
 
 
 def test_data_lies_where_the_trainer_looks() -> None:
-    """`Data` in the folder that the container starts in."""
-    (first, *_) = parts(("gpt2",), data_digest="0123456789abcdef")
+    (first, *_) = parts(("gpt2",), data=lan.data())
     place = RankInfo.from_environ(rank_environment(first, 0, 5))
-    options = train_options(cli.parse(trainer_words(first)), {}, place)
-    assert f"{first.container.working_dir}/{options.data_dir}" in [mount.target for mount in first.container.mounts]
+    options = train_options(cli.parse(trainer_words(first), rank_environment(first, 0, 5)), {}, place)
+    assert str(options.data_dir) in [mount.target for mount in first.container.mounts if mount.read_only]
 
 
 def test_a_module_of_ones_own_finds_itself_and_the_data() -> None:
     words = ("custom", "--module", "digits.py:build", "--set", "width=4")
     assert brings_own_code(words)
-    (first, *_) = parts(words, own_code=True, data_digest="0123456789abcdef")
+    (first, *_) = parts(words, own_code=True, data=lan.data())
     given = cli.parse(trainer_words(first), rank_environment(first, 0, 5))
     assert (given.module, given.set) == ("digits.py:build", ["width=4"])
     assert first.container.working_dir == f"/workspace/runs/{lan.IDENTITY.run_id}/code"

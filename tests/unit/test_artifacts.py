@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.fleet.runs.artifacts import code_list, folder_digest
+from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, code_list, fetch, folder_digest
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Progress
 from orchestrator.plan.launch import plan_launch
-from orchestrator.specs.errors import NodeUnreachableError, PreflightError
+from orchestrator.specs.errors import CommandFailedError, ConfigError, NodeUnreachableError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
@@ -48,7 +48,7 @@ class Place(Shelves):
         self.data.mkdir()
         (self.data / "tokens.bin").write_bytes(bytes(range(256)) * 40)
         (self.data / "manifest.json").write_text("{}")
-        self.fresh = {"code": self.code, "data": self.data}
+        self.fresh = {folder_digest(folder): folder for folder in (self.code, self.data)}
         self.told: list[tuple[str, str]] = []
         self.copied: dict[str, int] = {}
         """Bytes, by node."""
@@ -65,8 +65,7 @@ class Place(Shelves):
             own_code=True,
             code_digest=folder_digest(self.code),
             code_origin=str(self.code),
-            data_digest=folder_digest(self.data),
-            data_origin=str(self.data),
+            data=lan.data(folder_digest(self.data), self.data),
         )
         identity = replace(lan.IDENTITY, attempt=attempt, claim=f"{attempt:032x}")
         return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
@@ -84,7 +83,7 @@ class Place(Shelves):
         return self.root(name) / "runs" / self.first.run_id / "code"
 
     def data_of(self, name: str) -> Path:
-        return self.root(name) / "data" / self.first.data_digest
+        return self.root(name) / "data" / self.first.data[0].digest
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_a_node_that_comes_later_gets_what_was_launched(here: Place) -> None:
     (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
     here.start_next_attempt(here.planned("alpha", "beta", "gamma", attempt=1))
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
-    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+    assert folder_digest(here.data_of("gamma")) == here.first.data[0].digest
     assert ("gamma", "data copied") in here.told
     assert not [step for step in here.told if step[0] != "gamma" and step[1] != "container started"]
     assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
@@ -112,7 +111,7 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     assert (here.code_of("gamma") / "train.py").read_text() == "print(1)\n"
     assert (here.code_of("gamma") / "empty").is_dir()
     assert (here.code_of("gamma") / "link.py").is_symlink()
-    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+    assert folder_digest(here.data_of("gamma")) == here.first.data[0].digest
     assert here.told[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
     assert ("gamma", "bringing the run's data from beta") in here.told
     assert here.copied["gamma"] > 0
@@ -128,7 +127,7 @@ def test_from_a_node_that_takes_no_part(here: Place) -> None:
     here.nodes["alpha"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="alpha")
     here.start_next_attempt(later, "alpha", "beta")
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
-    assert folder_digest(here.data_of("gamma")) == here.first.data_digest
+    assert folder_digest(here.data_of("gamma")) == here.first.data[0].digest
 
 
 def test_what_a_run_has_changed_is_not_handed_on(here: Place) -> None:
@@ -168,8 +167,67 @@ def test_code_that_is_brought_anew_goes_over_what_is_there(here: Place) -> None:
     (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
     (here.code / "train.py").write_text("print(2)\n")
     anew = here.planned("alpha", attempt=1)
-    launch(here.nodes, anew, fresh={"code": here.code})
+    launch(here.nodes, anew, fresh={anew.code_digest: here.code})
     assert (here.code_of("alpha") / "train.py").read_text() == "print(2)\n"
     assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
     lists = [path.name for path in here.code_of("alpha").parent.glob("code-*.list")]
     assert lists == [code_list(anew.code_digest)]
+
+
+# ── Data of a script ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scripted(here: Place, *names: str, attempt: int = 0) -> Plan:
+    """A run whose script finds its data in a folder of the code and beside it."""
+    data = lan.data(here.first.data[0].digest, here.data, places=("deep/set", "../beside"))
+    request = LaunchRequest(
+        project="orch", nodes=tuple(one for one in here.specs if one.name in names), command=here.first.command,
+        own_code=True, code_digest=here.first.code_digest, code_origin=str(here.code), data=data,
+    )  # fmt: skip
+    identity = replace(lan.IDENTITY, run_id="data-1", attempt=attempt, claim=f"{attempt:032x}")
+    return plan_launch(request, {name: lan.facts(name) for name in names}, identity)
+
+
+def test_links_show_the_data_and_travel_with_no_code(here: Place, tmp_path: Path) -> None:
+    plan = scripted(here, "alpha")
+    here.start_next_attempt(plan)
+    run = here.root("alpha") / "runs/data-1"
+    for place in (run / "code/deep/set", run / "beside"):
+        assert (place / "manifest.json").read_text() == "{}"
+    shutil.rmtree(here.code)
+    for node in here.all:
+        node.engine.made.clear()
+    here.start_next_attempt(scripted(here, "alpha", "beta", attempt=1))
+    copied = here.root("beta") / "runs/data-1"
+    assert (copied / "code/train.py").is_file()
+    assert (copied / "code/deep/set").readlink() == Path("../../../../data") / plan.data[0].digest
+    code = next(one for one in artifacts_of(plan) if one.is_code)
+    fetch(code, ProjectDir(node=here.nodes["alpha"], folder=str(here.root("alpha"))), tmp_path / "fetched")
+    assert not (tmp_path / "fetched/deep/set").exists()
+
+
+def test_files_that_a_run_wrote_are_not_hidden_by_data(here: Place) -> None:
+    plan = scripted(here, "alpha")
+    written = here.root("alpha") / "runs/data-1/code/deep/set/mine.txt"
+    written.parent.mkdir(parents=True)
+    written.write_text("mine")
+    with pytest.raises(CommandFailedError, match="deep/set holds files that the run has written"):
+        here.start_next_attempt(plan)
+    assert written.read_text() == "mine"
+    assert not here.nodes["alpha"].engine.made
+
+
+def test_data_that_changes_while_it_is_copied_ends_the_launch_and_leaves_nothing(here: Place) -> None:
+    plan = scripted(here, "gamma")
+    node = here.nodes["gamma"]
+
+    def put(source: Path, target: str, **how: object) -> None:
+        FakeNode.put(node, source, target, **how)  # type: ignore[arg-type]  # as it was called
+        if "data/" in target:
+            (source / "tokens.bin").write_bytes(b"another")
+
+    node.put = put  # type: ignore[method-assign]  # a writer at this very moment
+    with pytest.raises(ConfigError, match=r"Data has changed while it was copied"):
+        launch(here.nodes, plan, fresh={plan.data[0].digest: here.data})
+    assert list((here.root("gamma") / "data").iterdir()) == []
+    assert not node.engine.made

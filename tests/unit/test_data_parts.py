@@ -16,11 +16,11 @@ from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, bring, folde
 from orchestrator.nodes.fake import FakeEngine
 from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.local import LocalNode
-from orchestrator.plan.command import launch_words
+from orchestrator.specs.data import data_name, read_data_options
 from orchestrator.specs.errors import ConfigError, PreflightError, UsageError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import Plan, data_name
+from orchestrator.specs.plan import Plan, launch_words
 from orchestrator.specs.plan_json import from_json, to_json
 from tests import lan
 
@@ -86,8 +86,9 @@ INVENTORY = Inventory(nodes=tuple(lan.spec(name) for name in lan.NAMES))
 
 
 def asked(data: Path | None, *, earlier: Plan | None = None, **options: object) -> tuple[str, ...]:
-    given = LaunchOptions(data=data, **{"command": ("gpt2",), "nodes": "3", "shard": True, **options})  # type: ignore[arg-type]
-    return build_request(INVENTORY, given, earlier, {}).data_parts
+    typed = read_data_options([str(data)]) if data else ()
+    given = LaunchOptions(data=typed, **{"command": ("gpt2",), "nodes": "3", "shard": True, **options})  # type: ignore[arg-type]
+    return build_request(INVENTORY, given, earlier, {}).data[0].parts
 
 
 def test_parts_are_the_nodes_by_name(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_what_cannot_be_divided_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_resumed_run_keeps_the_parts_while_every_node_has_one(tmp_path: Path) -> None:
     data = prepared(tmp_path / "Data")
     digest = folder_digest(data)
-    before = lan.plan(THREE, data_digest=digest, data_origin=str(data), data_parts=THREE, command=("gpt2",))
+    before = lan.plan(THREE, data=lan.data(digest, data, parts=THREE), command=("gpt2",))
     assert asked(None, earlier=before, shard=False) == THREE
     assert asked(None, earlier=before, nodes="alpha,gamma", shard=False) == THREE
     assert asked(None, earlier=before, nodes="alpha,gamma") == ("alpha", "gamma"), "divided anew"
@@ -123,7 +124,7 @@ def test_a_resumed_run_keeps_the_parts_while_every_node_has_one(tmp_path: Path) 
 
 
 def test_a_plan_names_each_nodes_part() -> None:
-    plan = lan.plan(("alpha", "gamma"), data_digest="0123456789abcdef", data_parts=THREE, command=("gpt2",))
+    plan = lan.plan(("alpha", "gamma"), data=lan.data(parts=THREE), command=("gpt2",))
     folders = [Path(part.container.mounts[1].source).name for part in plan.nodes]
     assert folders == [data_name("0123456789abcdef", THREE, node) for node in ("alpha", "gamma")]
     assert len({*folders, "0123456789abcdef"}) == 3
@@ -131,7 +132,7 @@ def test_a_plan_names_each_nodes_part() -> None:
     assert "--shard" in launch_words(plan)
     assert from_json(to_json(plan), where="plan.json") == plan
     with pytest.raises(ConfigError, match="not a plan"):
-        from_json(to_json(replace(plan, data_parts=("alpha", "beta"))), where="plan.json")
+        from_json(to_json(replace(plan, data=lan.data(parts=("alpha", "beta")))), where="plan.json")
 
 
 # ── Copies ────────────────────────────────────────────────────────────────────────────────────────

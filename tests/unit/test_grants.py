@@ -77,8 +77,7 @@ def attack(here: lan.Lan, run_id: str, folder: Path, *, attempt: int, **harmless
         own_code=True,
         code_digest="0123456789abcdef",
         code_origin=str(code),
-        data_digest="0123456789abcdef",
-        data_origin=str(folder),
+        data=lan.data(origin=folder),
         profile="cuda",
         min_nodes=1,
         node_timeout_s=1,
@@ -301,7 +300,7 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     here = lan.lan(*THREE)
     run_id = detached(orch, here)
     shutil.rmtree(RunRecord(run_id).folder)
-    made = attack(here, run_id, tmp_path, attempt=0, own_code=False, code_digest="", data_digest="")
+    made = attack(here, run_id, tmp_path, attempt=0, own_code=False, code_digest="", data=())
     end_all(here)
     resume = ("resume", run_id, "--detach")
     ran = orch(*resume, on=here, says=True)
@@ -351,9 +350,9 @@ def test_code_and_data_come_from_the_nodes_never_from_folders_that_a_node_names(
     mine.mkdir()
     (mine / "x.py").write_text("print('of the user')")
     here = lan.lan(*THREE)
-    digests = {"code_digest": folder_digest(mine), "data_digest": folder_digest(mine)}
-    origins = {"code_origin": str(mine), "data_origin": str(mine)}
-    plan = lan.plan(THREE[:2], command=("python", "x.py"), own_code=True, **digests, **origins)
+    code = {"code_digest": folder_digest(mine), "code_origin": str(mine)}
+    data = lan.data(folder_digest(mine), mine)
+    plan = lan.plan(THREE[:2], command=("python", "x.py"), own_code=True, **code, data=data)
     left(here, plan)
     with unopened((mine, mine / "x.py")):
         ran = orch("resume", plan.run_id, "--detach", on=here, says=True)

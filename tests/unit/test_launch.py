@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs import launch as launching
+from orchestrator.fleet.runs.artifacts import folder_digest
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import _PREPARE, ended_name, launch
 from orchestrator.nodes.local import LocalNode
@@ -119,7 +120,7 @@ def test_folder_and_run_id_reach_the_shell_as_arguments() -> None:
     claim, call = here.nodes["beta"].calls[:2]
     assert call[:2] == ("sh", "-c")
     assert claim[3:7] == ("sh", "/home/ana/orch/orch", "first", "0")
-    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "", "code-.list", "")
+    assert call[3:] == ("sh", "/home/ana/orch/orch", "first", "")
     assert "/home/ana" not in call[2]
 
 
@@ -132,17 +133,17 @@ def test_code_and_data_are_copied(tmp_path: Path) -> None:
     here, steps = lan.lan("alpha", ends_with=None), list[tuple[str, str]]()
     alpha = here.nodes["alpha"]
     alpha.root = tmp_path / "disk"
-    alpha.answers.update({("test", "-d", "*"): (1, "", ""), ("rm", "*"): (0, "", ""), ("mv", "*"): (0, "", "")})
+    alpha.answers.update({(program, "*"): (0, "", "") for program in ("rm", "mv", "chmod")})
 
-    plan = lan.plan(("alpha",), data_digest="0123456789abcdef", own_code=True, code_digest="fedcba9876543210")
-    launch(
-        here.nodes, plan, fresh={"code": code, "data": data}, notify=lambda node, step: steps.append((node, step.text))
-    )
+    digest = folder_digest(data)
+    plan = lan.plan(("alpha",), data=lan.data(digest), own_code=True, code_digest="fedcba9876543210")
+    fresh = {digest: data, plan.code_digest: code}
+    launch(here.nodes, plan, fresh=fresh, notify=lambda node, step: steps.append((node, step.text)))
 
     folder = tmp_path / "disk/home/ana/orch/orch"
     assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"
-    assert (folder / "data/0123456789abcdef.partial/manifest.json").is_file()
-    whole = "/home/ana/orch/orch/data/0123456789abcdef"
+    assert (folder / f"data/{digest}.partial/manifest.json").is_file()
+    whole = f"/home/ana/orch/orch/data/{digest}"
     assert ("mv", "-T", f"{whole}.partial", whole) in alpha.calls
     assert ("alpha", "data copied") in steps
 
@@ -273,7 +274,7 @@ def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
 @pytest.mark.parametrize("packing", ["", "gzip"])
 def test_a_large_plan_is_sent_compressed_and_kept_as_it_is(packing: str, tmp_path: Path) -> None:
     text = to_json(plan_of("first")).encode()
-    words = [str(tmp_path), "first", "data", "list", "", *filter(None, [packing])]
+    words = [str(tmp_path), "first", packing]
     sent = gzip.compress(text) if packing else text
     LocalNode().run(["sh", "-c", _PREPARE, "sh", *words], stdin=sent).check("preparing")
     assert (tmp_path / "runs/first/plan.json").read_bytes() == text

@@ -48,7 +48,7 @@ def folder_of(spec: ContainerSpec, target: str) -> Path:
 
 
 def record(here: Shelves, *command: str, own_code: bool = False) -> Plan:
-    plan = replace(here.plan, command=command, data_digest=DIGEST, own_code=own_code)
+    plan = replace(here.plan, command=command, data=lan.data(DIGEST), own_code=own_code)
     RunRecord(RUN).save_plan(plan)
     return plan
 
@@ -264,7 +264,7 @@ def test_text_takes_one_file(here: Shelves) -> None:
 def test_the_plan_of_a_node_runs_no_code_of_the_users(orch: Orch, here: Shelves) -> None:
     stolen = Mount(source="/home/ana/.ssh", target="/workspace/keys")
     parts = tuple(replace(part, container=replace(part.container, mounts=(stolen,))) for part in here.plan.nodes)
-    plan = replace(here.plan, nodes=parts, command=("custom", "--module", "mine.py:build"), data_digest="")
+    plan = replace(here.plan, nodes=parts, command=("custom", "--module", "mine.py:build"), data=())
     file = here.root("beta") / "runs" / RUN / "plan.json"
     file.write_text(to_json(plan))
     refused = orch("evaluate", RUN)

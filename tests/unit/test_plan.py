@@ -58,7 +58,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, dict[str, NodeSpec]]:
         environment=draw(st.dictionaries(st.from_regex(r"USER_[A-Z]{1,5}", fullmatch=True), TEXT, max_size=3)),
         mounts=tuple(Mount(source=path, target="/inside") for path in draw(st.lists(PATHS, max_size=1))),
         master=draw(st.sampled_from(["", chosen[-1].name])),
-        data_digest=draw(st.sampled_from(["", "0123456789abcdef"])),
+        data=draw(st.sampled_from([(), lan.data(places=("Data", "/mnt/sets"))])),
         own_code=draw(st.booleans()),
         max_restarts=draw(st.integers(0, 3)),
     )
@@ -110,7 +110,7 @@ def test_lines_hold_every_value_whole(drawn: tuple[Plan, dict[str, NodeSpec]]) -
         words = shlex.split(folders)
         on_the_node = shlex.split(words[-1]) if words[0] == "ssh" else words
         assert on_the_node[:2] == ["mkdir", "-p"]
-        assert on_the_node[2:] == [f"{part.folder}/{it}" for it in ("Data", "data", f"runs/{plan.run_id}/code")]
+        assert on_the_node[2:] == [f"{part.folder}/{it}" for it in ("data", f"runs/{plan.run_id}/code")]
 
 
 def test_words_hold_the_whole_container() -> None:

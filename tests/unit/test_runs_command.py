@@ -338,7 +338,7 @@ def test_code_that_has_changed_is_fetched_from_a_node_or_refused(orch: Orch) -> 
 
 
 def test_data_that_is_nowhere_any_more_is_refused_before_anything_starts(orch: Orch) -> None:
-    recorded("d-1", data_digest="0" * 16, data_origin="/nowhere/Data")
+    recorded("d-1", data=lan.data("0" * 16, "/nowhere/Data"))
     here = lan.lan(*THREE)
     for node in here.nodes.values():
         node.answers[("sh", "-c", "*")] = (1, "", "")

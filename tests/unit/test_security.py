@@ -351,9 +351,9 @@ def test_a_container_has_no_more_rights_than_training_takes() -> None:
 
 
 def test_data_and_secrets_are_mounted_for_reading() -> None:
-    mounts = lan.plan(data_digest="0123456789abcdef", secrets=(Secret(name="A"),)).nodes[0].container.mounts
+    mounts = lan.plan(data=lan.data(), secrets=(Secret(name="A"),)).nodes[0].container.mounts
     assert {mount.target: mount.read_only for mount in mounts} == {
-        "/workspace": False, "/workspace/Data": True, "/run/secrets/A": True,
+        "/workspace": False, f"/workspace/data/{lan.DIGEST}": True, "/run/secrets/A": True,
     }  # fmt: skip
 
 

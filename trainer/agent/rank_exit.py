@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from contract.event_lines import decode_event
 from contract.events import RankFailed
 from contract.failures.classify import Classified, FailedRank, classify, distance_from_cause, reason_of
+from contract.failures.of_programs import DATA_READ_ONLY
 from contract.failures.owners import OUTCOMES, Outcome
 from contract.failures.torchrun import first_failure
 from contract.log_lines import split_rank
@@ -18,6 +19,8 @@ LONGEST = 2000
 """Maximum length of a reason: it goes to the other nodes in one message."""
 _LATEST = 1e11
 """Seconds since 1970 up to which the time of an event counts; a script may write any event."""
+_OF_WRITING = ("storage.read_only", "storage.permission", "storage.not_opened")
+"""Causes of a rank that could not write to a path."""
 _OWN_CODES = (2, 3)
 """Exit codes for an invalid command line and for a configuration error."""
 
@@ -75,10 +78,19 @@ def root_cause(rank_exits: Sequence[RankExit]) -> RankExit:
     )
 
 
-def read_rank_exit(node: str, code: int, lines: Sequence[str], *, first_rank: int, frozen: str = "") -> RankExit:
+def read_rank_exit(
+    node: str,
+    code: int,
+    lines: Sequence[str],
+    *,
+    first_rank: int,
+    frozen: str = "",
+    is_data: Callable[[str], bool] = lambda _path: False,
+) -> RankExit:
     """Classify by torchrun's exit code and the last lines of its output, a rank's own with the prefix `[rankN]: `.
 
-    `frozen`: the reason why the agent killed a rank; empty: it killed none.
+    `frozen`: the reason why the agent killed a rank; empty: it killed none. `is_data`: whether a path leads into the
+    run's data, which are read-only.
     """
     if code == 0:
         return RankExit(outcome="done", node=node, exit_code=0)
@@ -103,6 +115,8 @@ def read_rank_exit(node: str, code: int, lines: Sequence[str], *, first_rank: in
     rank_exit = replace(rank_exit, rank=rank, reason=reason_of(failed, found)[:LONGEST])
     if found is None:
         return rank_exit
+    if found.id in _OF_WRITING and is_data(found.values.get("path", "")):
+        found = replace(found, signature=DATA_READ_ONLY)
     frame, lost_peer = found.frame[:LONGEST], found.lost_peer
     return replace(rank_exit, outcome=found.owner, cause=found.id, frame=frame, because_of_others=lost_peer)
 

@@ -30,6 +30,7 @@ from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, throug
 from trainer.agent.options import AgentOptions
 from trainer.agent.output_progress import OutputReader
 from trainer.agent.output_reader import OutputFigures
+from trainer.agent.own_data import leads_to_data
 from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_rates import RankRate, RankRates
 from trainer.agent.rank_signs import RankSignsReader
@@ -132,7 +133,7 @@ class Ranks:
         self.kill()
         node, first_rank = self._options.node, self._options.first_rank
         last = [line for tail in self._tails for line in list(tail)]
-        return read_rank_exit(node, code, last, first_rank=first_rank, frozen=self._frozen)
+        return read_rank_exit(node, code, last, first_rank=first_rank, frozen=self._frozen, is_data=leads_to_data)
 
     def _says_done(self) -> bool:
         try:

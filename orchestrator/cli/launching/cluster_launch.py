@@ -121,7 +121,7 @@ def ready_on(
             hint=f"{prog} --on {cluster.name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
         )
     checked = must_run(prog, options)
-    if code := own_code(options):
+    if code := own_code(options, earlier):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     request = replace(
         cluster_request(inventory, cluster, options, earlier, os.environ, notify=say),

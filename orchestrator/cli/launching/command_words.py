@@ -15,7 +15,7 @@ import typer
 from orchestrator.cli.report import say, write_line
 from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
 from orchestrator.plan.launchers import RankCommand, without_launcher
-from orchestrator.specs.errors import ConfigError, UsageError
+from orchestrator.specs.errors import UsageError
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.replaced import replaced
 
@@ -64,18 +64,14 @@ def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> Checke
     words = options.command or (() if options.resume else DEFAULT_COMMAND)
     if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
         return CheckedWords()
-    from orchestrator.fleet.planning.request import default_data  # loads much: not for `orch launch --help`
+    from orchestrator.fleet.planning.data import default_data, require_folder  # not for `orch launch --help`
 
-    if options.data and not options.data.is_dir():
-        raise ConfigError(
-            f"--data {options.data} is not a folder",
-            hint="orch prepare   # makes ./Data, which a launch takes by itself",
-        )
     brought = kept or any(mount.target == CONTAINER_DATA for mount in options.mounts)
+    data = options.data or (() if options.resume or brought else default_data())
     checked = look_at(
         words,
         prog=f"{prog} --",
-        data=options.data or (None if options.resume or brought else default_data()),
+        data=next(map(require_folder, data), None),
         folder=options.workdir if brings_own_code(words) else None,
         environment=options.environment,
     )

@@ -40,7 +40,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     """Test the collectives and links of a launch with these options, and show the result."""
     report = (lambda _text: None) if output.as_json else say
     machines = with_engine(inventory, options.engine)
-    asked = replace(build_request(machines, options, None, os.environ, notify=say), data=None, data_digest="")
+    asked = replace(build_request(machines, options, None, os.environ, notify=say), data=())
     request = in_miniature(asked, backend)
     mode = OutputMode(as_json=output.as_json, confirmed=True)
     with connected(request.nodes) as reached:

@@ -17,12 +17,14 @@ import typer
 from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
+from orchestrator.fleet.planning.data import chosen_data
 from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.labels import LABEL_SECRETS
@@ -123,8 +125,10 @@ def _claims(found: Recalled, inventory: Inventory, options: LaunchOptions) -> It
             yield ("--env", f"{name}={value}")
     if not options.workdir and plan.own_code and not (own and own.own_code and own.code_digest == plan.code_digest):
         yield ("--workdir", "FOLDER")
-    if not options.data and plan.data_digest and not (own and own.data_digest == plan.data_digest):
-        yield ("--data", "FOLDER")
+    own_data = {one.digest for one in own.data} if own else set()
+    for one in chosen_data(options, plan):
+        if one.digest and one.digest not in own_data:
+            yield ("--data", f"{one.name}=FOLDER")
     if not options.profile and plan.profile and not (own and own.profile == plan.profile):
         yield ("--profile", plan.profile)
     if not options.image and plan.image and not (own and own.image == plan.image):
@@ -174,12 +178,18 @@ def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
             if name not in LANGUAGE
         },
         code_origin=own.code_origin if own and own.code_digest == plan.code_digest else "",
-        data_origin=own.data_origin if own and own.data_digest == plan.data_digest else "",
-        data_parts=own.data_parts if own and own.data_digest == plan.data_digest else (),
+        data=tuple(_own_data(one, own) for one in plan.data),
         nodes=tuple(part_of(part) for part in plan.nodes if part.node in places),
         away=tuple(name for name in plan.away if name in places),
         notes=(),
     )
+
+
+def _own_data(theirs: DataFolder, own: Plan | None) -> DataFolder:
+    """The data as this computer launched it; of other data, no folder here and no absolute path in a container."""
+    known = {one.digest: one for one in own.data} if own else {}
+    inside = tuple(place for place in theirs.places if not place.startswith("/"))
+    return known.get(theirs.digest) or replace(theirs, origin="", parts=(), places=inside)
 
 
 def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]:
@@ -203,8 +213,8 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
         yield f"  secret       {name}"
     if options.workdir or plan.own_code:
         yield f"  code         {options.workdir or f'as the nodes hold it, {plan.code_digest}'}"
-    if options.data or plan.data_digest:
-        yield f"  data         {options.data or f'as the nodes hold it, {plan.data_digest}'}"
+    for one in chosen_data(options, plan):
+        yield f"  data         {one.name}: {f'as the nodes hold it, {one.digest}' if one.digest else one.origin}"
     resolved = options.resolved(plan)
     yield f"  options      {' '.join(f'{flag.name} {getattr(resolved, name)}' for name, flag in NUMBERS.items())}"
 

@@ -6,18 +6,28 @@ import difflib
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.report import say
-from orchestrator.fleet.runs.code_files import CodeFiles, code_files
-from orchestrator.plan.command import brings_own_code, is_own_script, is_shell_script, script_of, worker_command
+from orchestrator.fleet.planning.data import chosen_data
+from orchestrator.fleet.runs.code_files import DATA_OPTION, CodeFiles, code_files
+from orchestrator.plan.command import (
+    brings_own_code,
+    is_own_script,
+    is_shell_script,
+    script_of,
+    trains_own_code,
+    worker_command,
+)
 from orchestrator.render.printable import counted
+from orchestrator.specs.data import in_code, placed_by
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.plan import Plan
 
 MOST_NAMED = 4
 """Names of what is left out that are printed."""
@@ -44,8 +54,9 @@ class OwnCode:
         return f"{where}, {counted(self.files, 'file')}, {self.size / scale:.3g} {unit}{left_out}"
 
 
-def own_code(options: LaunchOptions) -> OwnCode | None:
+def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | None:
     """Return the folder that a launch copies: --workdir, or the current one for the user's code; None for no copy.
+    `earlier`: the run that is resumed or repeated, whose data are not copied with the code either.
 
     UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
     """
@@ -57,7 +68,7 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
             f"{folder.resolve()} would be copied to every node, with everything in it",
             hint=f"orch launch --workdir ./mine -- {shlex.join(options.command)}   # a folder with the code alone",
         )
-    code = code_files(folder)
+    code = code_files(folder, _data_in(folder, options, earlier))
     if is_own_script(options.command):
         if words := _entry(options.command):
             _must_hold(folder, words, "bash" if is_shell_script(options.command) else "python")
@@ -69,6 +80,15 @@ def own_code(options: LaunchOptions) -> OwnCode | None:
         size=sum((folder / name).stat().st_size for name in code.names),
         left_out=tuple(code.left_out),
     )
+
+
+def _data_in(folder: Path, options: LaunchOptions, earlier: Plan | None) -> frozenset[str]:
+    """Paths in the folder of the code that a launch takes as data."""
+    if not trains_own_code(options.command or (earlier.command if earlier else ())):
+        return frozenset()
+    data = chosen_data(options, earlier)
+    placed = (replace(one, places=one.places or placed_by(one.origin, str(folder), str(Path.cwd()))) for one in data)
+    return in_code(placed)
 
 
 def may_be_copied(code: OwnCode, *, yes: bool) -> None:
@@ -104,7 +124,13 @@ def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
     for path in (module, f"{module}.py", f"{module}/__main__.py") if module else (str(Path(words[0])),):
         if not (left_out := code.left_out_with(path)):
             continue
-        if place := code.left_out[left_out]:
+        place = code.left_out[left_out]
+        if place == DATA_OPTION:
+            raise ConfigError(
+                f"{path} would not be sent as code: {left_out} is given as data",
+                hint="give the folder of the data alone",
+            )
+        if place:
             again = f"echo {shlex.quote(f'!/{left_out}')} >> {shlex.quote(str(code.folder / '.orchignore'))}"
             raise ConfigError(f"{path} would not be sent: {place} leaves out {left_out}", hint=again)
         raise ConfigError(

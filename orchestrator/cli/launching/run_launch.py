@@ -134,7 +134,7 @@ def ready(
     if mode.forecast:
         measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
     checked = must_run("orch resume" if options.resume else "orch launch", options, kept=again is not None)
-    if code := own_code(options):
+    if code := own_code(options, earlier or again):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
     request = replace(

@@ -16,10 +16,10 @@ from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
 from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.nodes.interface import Engine, Login, Node, Progress
+from orchestrator.specs.data import DIGEST_LENGTH
 from orchestrator.specs.errors import EngineError, EngineRefusedError, OrchError, UsageError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.image import REGISTRY, REGISTRY_EXPECTED, Delivery
-from orchestrator.specs.plan import DIGEST_LENGTH
 
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_S = 60.0

@@ -6,19 +6,21 @@ import getpass
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from contract.data_parts import MANIFEST, divide
-from orchestrator.fleet.runs.artifacts import agent_digest, code_digest, data_digest
+from orchestrator.fleet.planning.data import chosen_data, read_data
+from orchestrator.fleet.runs.artifacts import agent_digest, code_digest
 from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.plan.fetch import OFFLINE
+from orchestrator.specs.data import DataFolder, in_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, DEFAULT_DATA, LaunchOptions
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import REDACTED, is_sensitive
@@ -77,12 +79,11 @@ def build_request(
         downloads=options.fetch_once,
         own_code=bool(workdir) or bool(earlier and earlier.own_code),
         workdir=workdir,
-        data=options.data or (None if earlier else default_data()),
         absence_s=resolved.absence_limit_s,
         agent_digest=agent_digest() if settings["image"] else "",
     )
-    request = _with_content(request, earlier, notify)
-    return replace(request, data_parts=_data_parts(request, earlier, divided=options.shard))
+    request = _with_content(request, chosen_data(options, earlier), earlier, notify)
+    return _divided(request, asked=options.shard)
 
 
 def language_of(own_environment: Mapping[str, str]) -> dict[str, str]:
@@ -114,44 +115,47 @@ def _offline(options: LaunchOptions, notify: Callable[[str], object]) -> Mapping
     return OFFLINE if options.offline or options.fetch_once else {}
 
 
-def _with_content(request: LaunchRequest, earlier: Plan | None, notify: Callable[[str], object]) -> LaunchRequest:
+def _with_content(
+    request: LaunchRequest, data: Sequence[DataFolder], earlier: Plan | None, notify: Callable[[str], object]
+) -> LaunchRequest:
     """Add content and folder of code and data: those given now, or those of the earlier attempt."""
+    code = request.workdir
     if earlier:
-        request = replace(
-            request,
-            code_digest=earlier.code_digest,
-            code_origin=earlier.code_origin,
-            data_digest=earlier.data_digest,
-            data_origin=earlier.data_origin,
-        )
-    if code := request.workdir:
-        request = replace(request, code_digest=code_digest(code), code_origin=str(code.resolve()))
-    if data := request.data:
-        request = replace(request, data_digest=data_digest(data, notify), data_origin=str(data.resolve()))
-    return request
+        request = replace(request, code_digest=earlier.code_digest, code_origin=earlier.code_origin)
+    beside = Path(request.code_origin) if request.code_origin else code
+    given = [one for one in data if not one.digest]
+    read = read_data(given, beside if trains_own_code(request.command) else None, request.nodes, notify)
+    new = {one.name: one for one in read}
+    folders = {one.digest: Path(one.origin) for one in read}
+    request = replace(request, data=tuple(new.get(one.name, one) for one in data))
+    if code:
+        digest = code_digest(code, in_code(request.data))
+        folders[digest] = code
+        request = replace(request, code_digest=digest, code_origin=str(code.resolve()))
+    return replace(request, folders=folders)
 
 
-def _data_parts(request: LaunchRequest, earlier: Plan | None, *, divided: bool) -> tuple[str, ...]:
-    """Return the nodes in the order of their parts of the data; empty if each gets all of it.
+def _divided(request: LaunchRequest, *, asked: bool) -> LaunchRequest:
+    """Return the request with the nodes in the order of their parts of the data; each gets all of it if there are none.
 
     A resumed run keeps the parts of its earlier attempt while each of its nodes has one. UsageError, ConfigError: the
     data cannot be divided.
     """
-    kept = earlier.data_parts if earlier and not request.data else ()
+    first = next(iter(request.data), None)
     names = tuple(sorted(spec.name for spec in request.nodes))
-    if not divided and set(kept) >= set(names if kept else ()):
-        return kept
+    kept = first.parts if first else ()
+    if not asked and set(kept) >= set(names if kept else ()):
+        return request
     again = "launch without --shard: every node then gets all of the data"
     if trains_own_code(request.command):
         raise UsageError("--shard divides the data of a workload; code of yours reads its own", hint=again)
-    folder = request.data or (Path(request.data_origin) if request.data_origin else None)
-    if folder is None:
+    if first is None or not first.origin:
         raise UsageError("--shard divides prepared data, and there is no ./Data", hint="give it: --data DIR")
     try:
-        divide(json.loads((folder / MANIFEST).read_text("utf-8")), len(names))
+        divide(json.loads((Path(first.origin) / MANIFEST).read_text("utf-8")), len(names))
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{folder} cannot be divided among {len(names)} nodes: {error}", hint=again) from error
-    return names if len(names) > 1 else ()
+        raise ConfigError(f"{first.origin} cannot be divided among {len(names)} nodes: {error}", hint=again) from error
+    return replace(request, data=(replace(first, parts=names if len(names) > 1 else ()), *request.data[1:]))
 
 
 def with_engine(inventory: Inventory, engine: str) -> Inventory:
@@ -192,8 +196,3 @@ def new_identity(name: str = "", earlier: Plan | None = None) -> RunIdentity:
         attempt=attempt,
         claim=new_claim(),
     )
-
-
-def default_data() -> Path | None:
-    """Return ./Data if it is prepared data."""
-    return DEFAULT_DATA if (DEFAULT_DATA / "manifest.json").is_file() else None

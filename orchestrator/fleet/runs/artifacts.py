@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,8 +24,9 @@ from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
 from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
 from orchestrator.nodes.archive import TarError, unpack
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.specs.data import DIGEST_LENGTH, data_name, in_code
 from orchestrator.specs.errors import CommandFailedError, ConfigError, OrchError, PreflightError
-from orchestrator.specs.plan import DIGEST_LENGTH, Plan, data_name
+from orchestrator.specs.plan import Plan
 
 # A constant. $1: a run's folder, $2: the digest of its code, $3: a temporary folder with the code, empty if it is in
 # place; its files' names on stdin, each ended by a NUL. A run writes into its code's folder: the list says what it was
@@ -37,9 +38,9 @@ cat > .code.list && rm -f -- code-*.list && mv -- .code.list "code-$2.list"
 """
 
 
-def code_digest(folder: Path) -> str:
-    """Return the digest of a code folder, without what its ignore files leave out."""
-    return folder_digest(folder, code_files(folder).names)
+def code_digest(folder: Path, without: Collection[str] = ()) -> str:
+    """Return the digest of a code folder, `without` these paths, and what its ignore files leave out."""
+    return folder_digest(folder, code_files(folder, without).names)
 
 
 def agent_digest() -> str:
@@ -77,25 +78,39 @@ def digest_of(content: Mapping[str, str]) -> str:
     return whole.hexdigest()[:DIGEST_LENGTH]
 
 
-def upload_data(node: Node, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
-    """Copy a folder to `target`, named by its digest. Copied to a temporary folder and renamed when complete."""
+def upload_data(
+    node: Node,
+    source: Path,
+    target: str,
+    *,
+    only: Sequence[str] | None = None,
+    check: Callable[[], object] = lambda: None,
+) -> None:
+    """Copy a folder to `target`, named by its digest. Copied to a temporary folder and renamed when complete, and when
+    `check` has raised nothing."""
     aside = f"{target}.partial"
     node.run(["rm", "-rf", aside]).check("clearing a copy that broke off")
-    node.put(source, aside, only=only)
-    settle_data(node, aside, target)
+    try:
+        node.put(source, aside, only=only)
+        check()
+        settle_data(node, aside, target)
+    except BaseException:  # Ctrl-C too
+        with suppress(OrchError):
+            node.run(["rm", "-rf", aside])
+        raise
 
 
 def settle_data(node: Node, aside: str, target: str) -> None:
     node.run(["mv", "-T", aside, target]).check(f"finishing {target}")
 
 
-def upload_code(node: Node, source: Path, run_folder: str, digest: str) -> bool:
+def upload_code(node: Node, source: Path, run_folder: str, digest: str, without: Collection[str] = ()) -> bool:
     """Copy a folder of code into a run's folder. Returns whether only a part of it had to be sent.
 
     Files that the run has written there stay. Of a folder that is not small, files are copied on the node from the
     newest run that has the same.
     """
-    code = code_files(source)
+    code = code_files(source, without)
     size = sum((source / name).stat().st_size for name in code.names)
     there = _copy_known(node, source, run_folder, code.names) if size > SENT_WHOLE else frozenset()
     node.put(source, f"{run_folder}/code", only=[entry for entry in code.entries if entry not in there])
@@ -157,7 +172,8 @@ _TAKE = (
 """
 )
 
-# Constants. $1: the folder (which may begin with ~), $2: a list of its files next to it; empty: all files in it.
+# Constants. $1: the folder (which may begin with ~), $2: a list of its files next to it; empty: all files in it; then
+# paths in the folder that are links to data, and belong to no code.
 _HOLDS = r"""
 case $1 in "~"*) place=$HOME${1#"~"};; *) place=$1;; esac
 cd -- "$place" 2>/dev/null || exit 1
@@ -167,7 +183,10 @@ _SEND = (
     _HOLDS
     + r"""
 if [ -z "$2" ]; then exec tar -c .; fi
-{ cat -- "../$2"; find . \( -type d -o -type l \) -print0; } | tar -c --null --no-recursion -T -
+list=$2
+shift 2
+for path; do set -- "$@" ! -path "./$path"; shift; done
+{ cat -- "../$list"; find . \( -type d -o -type l \) "$@" -print0; } | tar -c --null --no-recursion -T -
 """
 )
 _BEGIN = 'rm -rf -- "$1" && mkdir -p -- "$1"'
@@ -197,6 +216,8 @@ class Artifact:
     """Its folder on the controller that launched the run."""
     parts: tuple[str, ...] = ()
     """Nodes in the order of their parts of the data; empty: each has all of it."""
+    without: frozenset[str] = frozenset()
+    """Paths in the folder of the code that are data."""
 
     @property
     def is_code(self) -> bool:
@@ -213,27 +234,35 @@ class Artifact:
     def place(self, target: ProjectDir) -> str:
         if self.is_code:
             return f"{self.run_folder(target)}/code"
-        return f"{target.folder}/{self.what}/{data_name(self.digest, self.parts, target.node.name)}"
+        return f"{target.folder}/{self.mark(target)}"
+
+    def mark(self, target: ProjectDir) -> str:
+        """Path in the project's folder that exists once the artifact is complete on the node."""
+        if self.is_code:
+            return f"runs/{self.run_id}/{self.listed}"
+        return f"{self.what}/{data_name(self.digest, self.parts, target.node.name)}"
+
+    @property
+    def words_to_send(self) -> tuple[str, ...]:
+        """Words after the folder for the script that sends it."""
+        return (self.listed, *sorted(self.without))
 
 
 def artifacts_of(plan: Plan) -> tuple[Artifact, ...]:
     """Code, data and agent of this run for which its plan has a digest."""
-    found = (
-        ("code", plan.code_digest, plan.code_origin),
-        ("data", plan.data_digest, plan.data_origin),
-        ("agent", plan.agent_digest, str(PACKAGES)),
+    code = Artifact(
+        what="code",
+        run_id=plan.run_id,
+        digest=plan.code_digest,
+        origin=plan.code_origin,
+        without=in_code(plan.data),
     )
-    return tuple(
-        Artifact(
-            what=what,
-            run_id=plan.run_id,
-            digest=digest,
-            origin=origin,
-            parts=plan.data_parts if what == "data" else (),
-        )
-        for what, digest, origin in found
-        if digest
-    )
+    data = {
+        one.digest: Artifact(what="data", run_id=plan.run_id, digest=one.digest, origin=one.origin, parts=one.parts)
+        for one in plan.data
+    }
+    agent = Artifact(what="agent", run_id=plan.run_id, digest=plan.agent_digest, origin=str(PACKAGES))
+    return tuple(one for one in (code, *data.values(), agent) if one.digest)
 
 
 def bring(
@@ -263,20 +292,45 @@ def bring(
         if folder is None:
             copy_from_first(holders, lambda source: _copy(artifact, source, target, notify), target.node.name)
         elif artifact.is_code:
-            if upload_code(target.node, folder, artifact.run_folder(target), artifact.digest):
+            run_folder = artifact.run_folder(target)
+            if upload_code(target.node, folder, run_folder, artifact.digest, artifact.without):
                 tell(target, "changed code copied")
+        elif artifact.what == "agent":
+            upload_data(target.node, folder, artifact.place(target), only=agent_entries())
         else:
-            only = agent_entries() if artifact.what == "agent" else None
-            upload_data(target.node, folder, artifact.place(target), only=only)
+            place = artifact.place(target)
+            upload_data(target.node, folder, place, check=lambda: _sums_as_read(artifact, folder))
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
             tell(target, f"{artifact.what} copied")
 
-    if folder and artifact.what == "data":
-        sums = SumsReader().sums(folder, names_in(folder))
-        if artifact.parts or sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM:
-            send_data(artifact, folder, sums, lacking, notify)
-            return
-    for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
+    sums = _sums_as_read(artifact, folder) if folder and artifact.what == "data" else {}
+    if folder and sums and (artifact.parts or sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM):
+        send_data(artifact, folder, sums, lacking, notify)
+    else:
+        for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
+            outcome.value()
+    if artifact.what == "data":
+        _protect(artifact, lacking)
+
+
+def _sums_as_read(artifact: Artifact, folder: Path) -> Mapping[str, str]:
+    """Return the SHA-256 of each file. ConfigError: the folder has changed since its digest was taken."""
+    sums = SumsReader().sums(folder, names_in(folder))
+    if digest_of(sums) != artifact.digest:
+        raise ConfigError(
+            f"{folder} has changed while it was copied",
+            hint="launch again when nothing writes to it",
+        )
+    return sums
+
+
+def _protect(artifact: Artifact, targets: Sequence[ProjectDir]) -> None:
+    """Make data read-only where no container does: another run finds it by its content."""
+
+    def protect(target: ProjectDir) -> None:
+        target.node.run(["chmod", "-R", "a-w", artifact.place(target)], timeout_s=TRANSFER_TIMEOUT_S)
+
+    for outcome in fan_out(targets, protect, timeout_s=TRANSFER_TIMEOUT_S):
         outcome.value()
 
 
@@ -293,7 +347,7 @@ def holders_of(artifact: Artifact, targets: Sequence[ProjectDir]) -> list[Projec
 def fetch(artifact: Artifact, source: ProjectDir, target: Path) -> None:
     """Copy the artifact from a node to a folder of this computer. PreflightError: it has changed there."""
     with TemporaryFile() as archive:
-        for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]):
+        for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), *artifact.words_to_send]):
             archive.write(chunk)
         archive.seek(0)
         try:
@@ -356,7 +410,7 @@ def as_launched(artifact: Artifact) -> Path | None:
         if artifact.what == "agent":
             found = agent_digest()
         else:
-            found = (code_digest if artifact.is_code else data_digest)(folder)
+            found = code_digest(folder, artifact.without) if artifact.is_code else data_digest(folder)
         return folder if found == artifact.digest else None
     return None
 
@@ -388,7 +442,7 @@ def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir, notify: No
         text, sent = f"bringing the run's {artifact.what} from {source.node.name}", 0
         notify(node.name, Progress(text=text))
         try:
-            for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), artifact.listed]):
+            for chunk in source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), *artifact.words_to_send]):
                 yield chunk
                 sent += len(chunk)
                 notify(node.name, Progress(text=text, done=sent))

@@ -7,7 +7,8 @@ The digest of the code, the question about its size, the copy and the list on th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -28,6 +29,8 @@ NEVER = frozenset(
     }
 )
 """Folders that no training reads; as is a virtual environment, which is built for this computer."""
+DATA_OPTION = "--data"
+"""Reason in place of a rule that leaves a folder out: it is copied as data."""
 _IN_EVERY_FOLDER = (".gitignore", ".orchignore")
 _AT_THE_TOP = (".dockerignore",)
 
@@ -68,8 +71,17 @@ class CodeFiles:
         return next((each for each in above if each in self.left_out), "")
 
 
-def code_files(folder: Path) -> CodeFiles:
-    """Read a code folder. ConfigError: it is none. What is left out is not descended into."""
+def is_folder(path: str) -> bool | None:
+    """Whether a path of this computer is a folder; None: nothing is there, or it may not be looked at."""
+    try:
+        return stat.S_ISDIR(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return None
+
+
+def code_files(folder: Path, without: Collection[str] = ()) -> CodeFiles:
+    """Read a code folder, `without` these paths, which are data. ConfigError: it is none. What is left out is not
+    descended into."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     entries, names, left_out = list[str](), list[str](), dict[str, str]()
@@ -79,7 +91,8 @@ def code_files(folder: Path) -> CodeFiles:
         above = rules.get(str(here.parent), ()) if here != PurePosixPath() else ()
         own = rules[str(here)] = (*above, *_rules_in(folder, here))
         for name in list(folders):
-            path, place = str(here / name), _reason(folder / here / name, str(here / name), own)
+            path = str(here / name)
+            place = DATA_OPTION if path in without else _reason(folder / path, path, own)
             linked = (folder / path).is_symlink()
             if place is not None or linked:
                 folders.remove(name)

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
-from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, code_list
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring
 from orchestrator.fleet.runs.claims import claim_on, release
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import place_secrets, place_token, remove_secrets, secrets_of
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, EngineError
-from orchestrator.specs.plan import NodePlan, Plan, data_name
+from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, Run, State
 from orchestrator.specs.secret import REDACTED
@@ -34,16 +34,30 @@ COMPRESSED_FROM = 1 << 20
 """Bytes of a plan that is sent compressed. That of 1,000 nodes has 12 MB, of which each node gets a copy, and 0.1 MB
 compressed: each container's command names all nodes."""
 
-# Constants for the node's shell; folders come in as arguments, the plan on stdin, compressed by $6 if that is given.
-# The answer: which of the run's data ($3), code (its list, $4) and agent ($5) are there.
+# Constants for the node's shell; $1: the project's folder. The plan is on stdin, compressed if $3 says so. The answer:
+# which of the paths in $4 and after it are there.
 _PREPARE = """
-mkdir -p "$1/Data" "$1/data" "$1/runs/$2/code" || exit 1
-plan=$1/runs/$2/plan.json
-(umask 077 && if [ "$6" = gzip ]; then gzip -dc; else cat; fi > "$plan.new") && mv -f "$plan.new" "$plan" || exit 1
-[ -d "$1/data/$3" ] && echo data
-[ -f "$1/runs/$2/$4" ] && echo code
-[ -n "$5" ] && [ -d "$1/agent/$5" ] && echo agent
+folder=$1 plan=$1/runs/$2/plan.json packing=$3
+mkdir -p "$folder/data" "$folder/runs/$2/code" || exit 1
+(umask 077 && if [ "$packing" = gzip ]; then gzip -dc; else cat; fi > "$plan.new") && mv -f "$plan.new" "$plan" ||
+  exit 1
+shift 3
+for path; do [ -e "$folder/$path" ] && echo "$path"; done
 exit 0
+"""
+# A link and its target, and so on. A folder that holds files of the run is not replaced.
+_LINK = """
+cd -- "$1" || exit 1
+shift
+while [ $# -gt 1 ]; do
+  mkdir -p -- "$(dirname -- "$1")" || exit 1
+  if [ -d "$1" ] && [ ! -L "$1" ] && ! rmdir -- "$1" 2>/dev/null; then
+    echo "$1 holds files that the run has written, and is now to be data" >&2
+    exit 1
+  fi
+  ln -sfn -- "$2" "$1" || exit 1
+  shift 2
+done
 """
 
 
@@ -81,9 +95,8 @@ def launch(
         if claimed_here:
             _claim(nodes, plan, places, record)
         stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
-        for artifact, lacking, having in prepare(stores, plan, fresh):
-            others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
-            bring(artifact, lacking, having, others, fresh=fresh.get(artifact.what), notify=notify)
+        others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
+        bring_all(stores, plan, fresh, others, notify)
         _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
         _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
@@ -128,27 +141,50 @@ def _undo_claim(nodes: Mapping[str, Node], places: Mapping[str, str], record: Ru
     record.forget_intent(plan.attempt)
 
 
-def prepare(
+def bring_all(
+    stores: Sequence[ProjectDir],
+    plan: Plan,
+    fresh: Mapping[str, Path],
+    elsewhere: Sequence[ProjectDir],
+    notify: Notify,
+) -> None:
+    """Bring the run's plan, code, data and agent to the nodes that lack them, and link its data to the places where
+    its script looks for it. `fresh`, `elsewhere`: as in `launch`."""
+    for artifact, lacking, having in _prepare(stores, plan, fresh):
+        bring(artifact, lacking, having, elsewhere, fresh=fresh.get(artifact.digest), notify=notify)
+
+    def link(store: ProjectDir) -> None:
+        links = {name: to for one in plan.data for name, to in one.links(plan.run_id, store.node.name).items()}
+        if links:
+            words = [word for pair in links.items() for word in pair]
+            made = store.node.run(["sh", "-c", _LINK, "sh", store.folder, *words])
+            made.check("showing the data to the script", hint=f"launch it as a new run, or: orch pull {plan.run_id}")
+
+    _all(fan_out(stores, link))
+
+
+def _prepare(
     stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]
 ) -> Iterator[tuple[Artifact, Sequence[ProjectDir], list[ProjectDir]]]:
     """Make the folders on every node and write the plan there; then each of the run's folders that some nodes lack,
     with these nodes and with those that have it."""
     text = to_json(plan).encode()
-    packing = ["gzip"] if len(text) >= COMPRESSED_FROM else []
+    packing = "gzip" if len(text) >= COMPRESSED_FROM else ""
     text = gzip.compress(text, mtime=0) if packing else text
 
+    artifacts = artifacts_of(plan)
+
     def make(store: ProjectDir) -> list[str]:
-        data = data_name(plan.data_digest, plan.data_parts, store.node.name)
-        words = [store.folder, plan.run_id, data, code_list(plan.code_digest), plan.agent_digest, *packing]
+        words = [store.folder, plan.run_id, packing, *(artifact.mark(store) for artifact in artifacts)]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
         return made.check(f"making {store.folder}", hint=hint).split()
 
     outcomes = fan_out(stores, make)
     _all(outcomes)
-    for artifact in artifacts_of(plan):
-        new = fresh.get(artifact.what)
-        having = [outcome.item for outcome in outcomes if artifact.what in (outcome.result or ())]
+    for artifact in artifacts:
+        new = fresh.get(artifact.digest)
+        having = [outcome.item for outcome in outcomes if artifact.mark(outcome.item) in (outcome.result or ())]
         # new code replaces files that the run has written
         lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
         if lacking:

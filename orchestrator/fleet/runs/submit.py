@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.fleet.fan_out import Notify
-from orchestrator.fleet.runs.artifacts import ProjectDir, bring
-from orchestrator.fleet.runs.launch import prepare
+from orchestrator.fleet.runs.artifacts import ProjectDir
+from orchestrator.fleet.runs.launch import bring_all
 from orchestrator.fleet.runs.secrets import place_shared, shared_folder
 from orchestrator.nodes.carrier import Carried
 from orchestrator.nodes.interface import Node
@@ -42,8 +42,7 @@ def submit(job: Job, *, notify: Notify) -> str:
     require_values(plan.secrets, plan.environment, os.environ)
     values = secret_values(plan.secrets, os.environ)
     store = ProjectDir(node=login, folder=plan.nodes[0].folder)
-    for artifact, lacking, having in prepare([store], plan, fresh):
-        bring(artifact, lacking, having, (), fresh=fresh.get(artifact.what), notify=notify)
+    bring_all([store], plan, fresh, (), notify)
     record = RunRecord(plan.run_id)
     record.save_intent(plan)
     number = ""

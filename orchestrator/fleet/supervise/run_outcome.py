@@ -9,6 +9,8 @@ from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent, RankFailed
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
+from orchestrator.checks.own_files import OwnFiles
+from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.state.next_step import again, has_checkpoint
@@ -81,7 +83,9 @@ def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
     agreed = generation_failure(state.finished)
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
-    found = root_cause(failed, agreed=agreed, run=plan.run_id, again=_again(state, plan), job=ClusterJob.of(plan))
+    here = OwnFiles(plan=plan, is_folder=is_folder)
+    next_try = _again(state, plan)
+    found = root_cause(failed, agreed=agreed, run=plan.run_id, again=next_try, job=ClusterJob.of(plan), here=here)
     removed = all(one.is_missing for one in state.members)
     reason = "its containers were removed" if removed else "its agents give no reason"
     return found or Failure(node=plan.master, rank=0, exit_code=None, reason=reason, lines=())

@@ -57,13 +57,15 @@ def own_environment(own: Mapping[str, str], spec: ContainerSpec) -> dict[str, st
 
 
 def link_nested_mounts(mounts: tuple[Mount, ...], node: str) -> None:
-    """Link each mount inside another mount, so that paths relative to the outer one are valid too."""
+    """Link each mount inside another mount, so that paths relative to the outer one are valid too. One that lies there
+    already, as data do, needs no link."""
     for inner in mounts:
         if not Path(inner.source).exists():
             raise EngineError(f"{inner.source}, which {inner.target} shows, is not there", node=node)
         for outer in mounts:
-            if inner.target.startswith(f"{outer.target}/"):
-                _link(Path(outer.source) / inner.target[len(outer.target) + 1 :], inner.source, node)
+            place = Path(outer.source) / inner.target.removeprefix(f"{outer.target}/")
+            if inner.target.startswith(f"{outer.target}/") and place != Path(inner.source):
+                _link(place, inner.source, node)
 
 
 def _link(place: Path, source: str, node: str) -> None:
@@ -76,7 +78,7 @@ def _link(place: Path, source: str, node: str) -> None:
             raise EngineError(
                 f"{place} holds files and hides {source}",
                 node=node,
-                hint="move them away, or leave out --data",
+                hint="move them away, or give --mount another target",
             ) from error
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(source)

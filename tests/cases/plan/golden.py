@@ -11,6 +11,7 @@ from orchestrator.fleet.gather import assumed_facts
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.lines import plan_lines
 from orchestrator.specs.container import Mount
+from orchestrator.specs.data import DataFolder
 from orchestrator.specs.facts import ImageFacts, NodeFacts, Route
 from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
@@ -34,6 +35,7 @@ def plan_of(case: dict[str, Any], inventory: Inventory) -> Plan:
     words = dict(case.get("request", {}))
     nodes = select_nodes(inventory, nodes=words.pop("nodes", None))
     mounts = tuple(Mount(**mount) for mount in words.pop("mounts", ()))
+    data = tuple(DataFolder(**{**one, "places": tuple(one.get("places", ()))}) for one in words.pop("data", ()))
     secrets = tuple(Secret(**secret) for secret in words.pop("secrets", ()))
     request = LaunchRequest(
         project=inventory.project,
@@ -41,6 +43,7 @@ def plan_of(case: dict[str, Any], inventory: Inventory) -> Plan:
         master_port=inventory.master_port,
         command=tuple(words.pop("command", ("gpt2",))),
         mounts=mounts,
+        data=data,
         secrets=secrets,
         **words,
     )

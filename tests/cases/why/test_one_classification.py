@@ -189,6 +189,8 @@ def test_every_signature_is_covered() -> None:
         "node.frozen",
         "code.hung",
         "start.files_differ",
+        "data.read_only",
+        "data.not_brought",
     }
 
 

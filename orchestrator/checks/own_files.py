@@ -1,0 +1,63 @@
+"""Files that a script did not find on a node, and that the computer which launched it has."""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from contract.failures.classify import Classified
+from contract.failures.of_programs import DATA_NOT_BROUGHT
+from contract.run_folder import CODE_FOLDER
+from orchestrator.specs.data import DataFolder, name_of
+from orchestrator.specs.plan import Plan, launch_words
+
+MOST_WORDS = 20
+"""Words of a message that are looked at as paths."""
+WORKSPACE = "/workspace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFiles:
+    """Files of this computer that the script of a run may mean."""
+
+    plan: Plan | None
+    is_folder: Callable[[str], bool | None]
+    """Whether a path of this computer is a folder; None: nothing is there."""
+
+    def looked_up(self, found: Classified) -> Classified:
+        """The failure with the `--data` that brings the file, where a rank did not find one that is here."""
+        plan = self.plan
+        if found.id != "storage.not_found" or not plan or not plan.own_code or not plan.code_origin:
+            return found
+        text = found.values.get("path", "")
+        for word in (text, *re.findall(r"[^\s'\":,()]+", text)[:MOST_WORDS]):
+            for place in self._here(word, plan):
+                if folder := self._folder_of(place, plan):
+                    name = name_of(folder)
+                    name += "_2" if name in [one.name for one in plan.data] else ""
+                    data = (*plan.data, DataFolder(name=name, origin=folder))
+                    line = shlex.join(launch_words(replace(plan, data=data)))
+                    return replace(found, signature=DATA_NOT_BROUGHT, values={"path": word}, commands={"launch": line})
+        return found
+
+    def _here(self, path: str, plan: Plan) -> Iterator[str]:
+        """Paths of this computer for one of a script."""
+        for root in (WORKSPACE, *(part.folder for part in plan.nodes)):
+            run = f"{root}/runs/{plan.run_id}/"
+            if path.startswith(run):
+                path = os.path.relpath(path.removeprefix(run), CODE_FOLDER)
+        if path.startswith("/"):
+            yield os.path.normpath(path)
+        elif "/" in path or "." in path or self.is_folder(f"{plan.code_origin}/{path}"):
+            yield os.path.normpath(f"{plan.code_origin}/{path}")
+
+    def _folder_of(self, place: str, plan: Plan) -> str:
+        """Folder to bring for a path; empty: it is not here, is brought already, or holds the code."""
+        kind = self.is_folder(place)
+        folder = place if kind else str(PurePosixPath(place).parent)
+        unusable = PurePosixPath(plan.code_origin).is_relative_to(folder) or folder in [one.origin for one in plan.data]
+        return "" if kind is None or unusable else folder

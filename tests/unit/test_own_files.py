@@ -1,0 +1,103 @@
+"""A script that writes to its data, or does not find what only the computer of the launch has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.failures.classify import Classified, FailedRank, classify
+from orchestrator.checks.causes import Cause
+from orchestrator.checks.own_files import OwnFiles
+from orchestrator.fleet.runs.code_files import is_folder
+from orchestrator.specs.plan import Plan
+from tests import lan
+from trainer.agent.own_data import leads_to_data
+from trainer.agent.rank_exit import read_rank_exit
+
+SCRIPT = ("python", "train.py")
+TRACEBACK = ("Traceback (most recent call last):", '  File "/w/train.py", line 3, in <module>', "    go()")
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    for file in ("proj/train.py", "proj/data/train.csv", "mydata/x/y.txt", "proj/mine.csv"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("1")
+    return tmp_path / "proj"
+
+
+def run_of(code: Path) -> Plan:
+    return lan.plan(command=SCRIPT, own_code=True, code_digest=lan.DIGEST, code_origin=str(code))
+
+
+def not_found(message: str, plan: Plan) -> Classified:
+    error = f"FileNotFoundError: {message}"
+    found = classify(FailedRank(own=(*TRACEBACK, error), exit_code=1))
+    assert found is not None
+    return OwnFiles(plan=plan, is_folder=is_folder).looked_up(found)
+
+
+@pytest.mark.parametrize(
+    ("message", "folder"),
+    [
+        ("[Errno 2] No such file or directory: './data/train.csv'", "proj/data"),
+        ("[Errno 2] No such file or directory: 'data'", "proj/data"),
+        ("[Errno 2] No such file or directory: '../mydata/x/y.txt'", "mydata/x"),
+        ("[Errno 2] No such file or directory: '/workspace/runs/0102-1504-ab12/code/data/train.csv'", "proj/data"),
+        ("[Errno 2] No such file or directory: '/workspace/runs/0102-1504-ab12/mydata'", "mydata"),
+        ("[Errno 2] No such file or directory: '{root}/mydata/x/y.txt'", "mydata/x"),
+        ("no csv files in ../mydata", "mydata"),
+    ],
+)
+def test_a_file_that_is_here_is_brought_by_the_line_that_is_proposed(code: Path, message: str, folder: str) -> None:
+    found = not_found(message.format(root=code.parent), run_of(code))
+    assert found.id == "data.not_brought"
+    cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
+    given = f"--workdir {code} --data {code.parent / folder} -- python train.py"
+    assert cause.fix == (f"orch launch --nodes alpha,beta {given}",)
+    assert "is on this computer and not on alpha" in cause.explanation
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[Errno 2] No such file or directory: './data/val.csv'",
+        "[Errno 2] No such file or directory: './mine.csv'",
+        "[Errno 2] No such file or directory: '/'",
+        "nothing was found",
+    ],
+)
+def test_nothing_is_proposed_that_would_not_help(code: Path, message: str) -> None:
+    """Not here either; lies beside the code; no path at all."""
+    assert not_found(message, run_of(code)).id == "storage.not_found"
+
+
+def test_data_that_was_given_is_not_proposed_again(code: Path) -> None:
+    plan = lan.plan(command=SCRIPT, own_code=True, code_origin=str(code), data=lan.data(origin=code / "data"))
+    assert not_found("[Errno 2] No such file or directory: 'data/train.csv'", plan).id == "storage.not_found"
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        ("OSError: [Errno 30] Read-only file system: './data/raw'", "./data/raw"),
+        ("PermissionError: [Errno 13] Permission denied: 'data/raw'", "data/raw"),
+        ("RuntimeError: File data/model.pt cannot be opened.", "data/model.pt"),
+    ],
+)
+def test_a_script_that_writes_to_its_data_ends_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, path: str
+) -> None:
+    (tmp_path / "held").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/data").symlink_to("../held")
+    monkeypatch.chdir(tmp_path / "code")
+    here = {"ORCH_DATA_DIR_SET": str(tmp_path / "held"), "ORCH_NODE": "alpha"}
+    assert leads_to_data(path, here)
+    assert not leads_to_data("out/x", here)
+    assert not leads_to_data(path, {})
+    lines = [f"[rank0]: {line}" for line in (*TRACEBACK, error)]
+    ended = read_rank_exit("alpha", 1, lines, first_rank=0, is_data=lambda one: leads_to_data(one, here))
+    assert (ended.cause, ended.outcome) == ("data.read_only", "user"), "another try writes there again"
+    assert read_rank_exit("alpha", 1, lines, first_rank=0).cause.startswith("storage.")
