@@ -75,6 +75,7 @@ GROUPS = {
         "evaluate": "Evaluate the model of a run on its validation data",
         "resume": "Resume a run that ended, from its newest checkpoint",
         "checkpoints": "List, verify, pull, push, prune and export checkpoints",
+        "data": "List and remove the data of runs on the nodes",
         "clean": "Remove the containers of ended runs from the nodes",
         "uninstall": "Remove what orch has left on the nodes and here",
         "version": "Show the version of orch",

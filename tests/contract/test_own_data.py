@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import main
+from tests.json_output import json_data
 
 # The Docker SDK drops the socket of a refused connection without closing it; collected in the test that made it.
 pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
@@ -64,3 +68,29 @@ def test_a_script_reads_its_data_and_nothing_is_copied_twice(proj: Path, capsys:
             "b.txt": "two\n",
         }
         assert not {path.stat().st_mode & 0o222 for folder in held for path in (folder, *folder.iterdir())} - {0}
+
+
+def test_data_is_listed_and_removed_unless_a_run_reads_it(proj: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (proj / "run.sh").write_text("until [ -e ../mydata/never ]; do sleep 0.2; done\n")
+    detached = launch_words("--detach", "--name", "reads", "--data", "../mydata")
+    program = (sys.executable, "-c", "from orchestrator.cli import run; run()", *detached)
+    subprocess.run(program, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    held = [path.name for path in project(proj, "alpha").glob("data/*")]
+    capsys.readouterr()
+    assert main(["data", "ls", "--json"]) == 0
+    listed = json_data(capsys.readouterr().out)["data"]
+    (run,) = {run for one in listed for run in one["runs"]}
+    assert run.startswith("reads-")
+    assert [(one["node"], one["name"], one["in_use"], one["folder"]) for one in listed] == [
+        (node, held[0], [run], str(proj.parent / "mydata")) for node in ("alpha", "beta")
+    ]
+    assert main(["data", "rm", held[0][:6], "--yes"]) == 6
+    assert f"run {run} reads {held[0]} on alpha, beta; nothing was removed\n  → orch stop {run}" in (
+        capsys.readouterr().err
+    )
+    assert main(["data", "rm", "--yes"]) == 0
+    assert [path.name for path in project(proj, "alpha").glob("data/*")] == held
+    assert main(["stop", run, "--yes"]) == 0
+    assert main(["data", "rm", "nothing", "--yes"]) == 3
+    assert main(["data", "rm", held[0][:6], "--yes", "-n", "beta"]) == 0
+    assert [list(project(proj, node).glob("data/*")) != [] for node in ("alpha", "beta")] == [True, False]

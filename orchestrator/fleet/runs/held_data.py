@@ -1,0 +1,119 @@
+"""Data of runs on the nodes: which folders lie there, which runs read them, and their removal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.runs.find_runs import find_runs
+from orchestrator.nodes.interface import Node
+from orchestrator.specs.checkpoint import is_run_id
+from orchestrator.specs.errors import ConflictError
+from orchestrator.specs.numbers import whole
+
+LOOK_S, REMOVE_S = 120.0, 900.0
+MOST_RUNS = 20
+"""Runs of a folder that a node names, the newest."""
+_HELD = re.compile(r"[0-9a-f]{16}(\.partial)?")
+
+# Constants. $1: the project's folder, which may begin with ~. A plan mounts its data under their name; of the plans,
+# those that were written last come first.
+_ENTER = r"""
+LC_ALL=C; export LC_ALL
+place=$1
+case $place in "~"*) place=$HOME${place#"~"};; esac
+cd -- "$place" 2>/dev/null || exit 0
+"""
+_LOOK = (
+    _ENTER
+    + r"""
+for path in data/*; do
+  [ -d "$path" ] && [ ! -L "$path" ] || continue
+  name=${path#data/}
+  printf 'data %s %s\n' "$name" "$(du -skP -- "$path" 2>/dev/null | tail -n 1 | cut -f 1)"
+  ls -td -- runs/*/ 2>/dev/null | while read -r run; do
+    grep -qsF -- "/data/${name%.partial}\"" "${run}plan.json" && printf 'run %s\n' "$(basename -- "$run")"
+  done | head -n "$2"
+done
+exit 0
+"""
+)
+_REMOVE = (
+    _ENTER
+    + r"""
+shift
+failed=0
+for name; do
+  chmod -R u+w -- "data/$name" 2>/dev/null
+  rm -rf -- "data/$name" || failed=1
+done
+exit $failed
+"""
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldData:
+    """A folder of data on a node."""
+
+    node: str
+    name: str
+    """The digest of its content, with `.partial` while a copy is not complete."""
+    size_bytes: int
+    runs: tuple[str, ...] = ()
+    """Runs whose plan on the node reads it, the newest first."""
+    in_use: tuple[str, ...] = ()
+    """Those of them that are active."""
+
+
+def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outcome[Node, list[HeldData]], ...]:
+    """Return the data folders of each node; `places`: the project's folder by node."""
+    active = {run.run_id for run in find_runs(nodes).runs if run.is_going}
+
+    def look(node: Node) -> list[HeldData]:
+        argv = ["sh", "-c", _LOOK, "sh", places[node.name], str(MOST_RUNS)]
+        answer = node.run(argv, timeout_s=LOOK_S).check(f"reading {places[node.name]}/data")
+        return _read(node.name, answer, active)
+
+    return fan_out(nodes, look, timeout_s=LOOK_S)
+
+
+def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
+    sizes, runs = dict[str, int](), dict[str, list[str]]()
+    name = ""
+    for line in answer.splitlines():
+        kind, *words = line.split(" ")
+        if kind == "data":
+            name = words[0] if _HELD.fullmatch(words[0]) else ""
+            if name:
+                sizes[name], runs[name] = (whole(words[-1]) or 0) * 1024, []
+        elif kind == "run" and name and is_run_id(words[0]):
+            runs[name].append(words[0])
+    return [
+        HeldData(
+            node=node,
+            name=name,
+            size_bytes=size,
+            runs=tuple(runs[name]),
+            in_use=tuple(run for run in runs[name] if run in active),
+        )
+        for name, size in sizes.items()
+    ]
+
+
+def remove_data(
+    nodes: Sequence[Node], places: Mapping[str, str], chosen: Sequence[HeldData]
+) -> tuple[Outcome[Node, None], ...]:
+    """Remove the folders. ConflictError, before anything is removed: an active run reads one."""
+    if used := [one for one in chosen if one.in_use]:
+        run, names = used[0].in_use[0], ", ".join(dict.fromkeys(one.node for one in used))
+        raise ConflictError(f"run {run} reads {used[0].name} on {names}; nothing was removed", hint=f"orch stop {run}")
+    of_node = {node.name: [one.name for one in chosen if one.node == node.name] for node in nodes}
+
+    def remove(node: Node) -> None:
+        argv = ["sh", "-c", _REMOVE, "sh", places[node.name], *of_node[node.name]]
+        node.run(argv, timeout_s=REMOVE_S).check(f"removing data in {places[node.name]}")
+
+    return fan_out([node for node in nodes if of_node[node.name]], remove, timeout_s=REMOVE_S)
