@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say
+from orchestrator.cli.sudo import SudoPassword
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.fan_out import Outcome
+    from orchestrator.nodes.interface import Node
+    from orchestrator.plan.firewall import FirewallPlan
 
 GROUP = CommandGroup(
     help="Allow the nodes to connect to each other through their firewalls, and no other machine.",
@@ -16,33 +25,43 @@ GROUP = CommandGroup(
 
 
 @GROUP.command(epilog="orch firewall show")
-def show(chosen: ChosenNodes, output: Output) -> int:
+def show(chosen: ChosenNodes, sudo: SudoPassword, output: Output) -> int:
     """Show each node's firewall, the addresses it is open to, and the commands that `apply` would run."""
-    return _firewall("show", chosen, output)
+    return _firewall("show", chosen, sudo, output)
 
 
 @GROUP.command(epilog="orch firewall apply\norch firewall apply --nodes beta")
-def apply(chosen: ChosenNodes, output: Output, yes: YesOption = False) -> int:
+def apply(chosen: ChosenNodes, sudo: SudoPassword, output: Output, yes: YesOption = False) -> int:
     """Allow TCP between the inventory's addresses in each node's firewall. Shows every command and asks first."""
-    return _firewall("apply", chosen, output, yes=yes)
+    return _firewall("apply", chosen, sudo, output, yes=yes)
 
 
 @GROUP.command(epilog="orch firewall remove --nodes beta")
-def remove(chosen: ChosenNodes, output: Output, yes: YesOption = False) -> int:
+def remove(chosen: ChosenNodes, sudo: SudoPassword, output: Output, yes: YesOption = False) -> int:
     """Remove the rules that `apply` added, and no others. Shows every command and asks first."""
-    return _firewall("remove", chosen, output, yes=yes)
+    return _firewall("remove", chosen, sudo, output, yes=yes)
 
 
-def _firewall(verb: str, chosen: ChosenNodes, output: Output, *, yes: bool = False) -> int:
+def _firewall(verb: str, chosen: ChosenNodes, sudo: SudoPassword, output: Output, *, yes: bool = False) -> int:
     from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.fan_out import Outcome
     from orchestrator.fleet.readiness.firewall import carry_out, plans_to_apply, plans_to_remove, replan
     from orchestrator.render.firewall import firewall_dict, firewall_lines, kept_until
 
     loaded, specs = chosen.load()
     names, project, removing = {spec.name for spec in specs}, loaded.inventory.project, verb == "remove"
     with connected(loaded.inventory.nodes) as reached:
-        wanted = [node for node in reached if node.name in names]
-        outcomes = plans_to_remove(wanted, project) if removing else plans_to_apply(wanted, reached, project)
+
+        def planned_on(nodes: Sequence[Node]) -> tuple[Outcome[Node, FirewallPlan], ...]:
+            return plans_to_remove(nodes, project) if removing else plans_to_apply(nodes, reached, project)
+
+        outcomes = planned_on([node for node in reached if node.name in names])
+        locked = [one.item for one in outcomes if one.result and one.result.needs_password]
+        if locked and (verb != "show" or sudo.can_ask):
+            opened, refused = sudo.with_sudo(locked)
+            again = {one.item.name: one for one in planned_on(list(opened.values()))}
+            again |= {node.name: Outcome(node, error=refused[node.name]) for node in locked if node.name in refused}
+            outcomes = tuple(again.get(one.item.name, one) for one in outcomes)
         report_errors(outcome.error for outcome in outcomes)
         planned = [(outcome.item, outcome.value()) for outcome in outcomes if not outcome.error]
         todo = [(node, plan) for node, plan in planned if plan.commands]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,16 +14,21 @@ from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say, write_line
+from orchestrator.cli.sudo import SudoPassword
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, SudoRefusal, SudoRefusedError, UsageError
 from orchestrator.specs.inventory import NodeSpec
-from orchestrator.specs.setup import SetUp, SetupPlan, Step
+from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetUp, SetupPlan
+
+if TYPE_CHECKING:
+    from orchestrator.nodes.interface import Node
 
 EXAMPLES = """\
 orch setup --dry-run
 orch setup
 orch setup --nodes gamma,delta --yes
-orch setup --nvidia-source https://packages.example/libnvidia-container
+orch setup --ask-each
+orch setup --yes --sudo-password-fd 3 3< password
 """
 _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
 
@@ -29,7 +36,10 @@ _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
 def setup(
     *,
     chosen: ChosenNodes,
-    nvidia_source: str = typer.Option("", metavar="URL", help="Package source of the NVIDIA Container Toolkit."),
+    nvidia_source: str = typer.Option(
+        "", metavar="URL", help=f"Package source of the NVIDIA Container Toolkit (default: {NVIDIA_SOURCE})."
+    ),
+    sudo: SudoPassword,
     dry_run: bool = typer.Option(False, "--dry-run", help="Show every command and change nothing."),
     yes: YesOption = False,
     output: Output,
@@ -37,66 +47,104 @@ def setup(
     """Install Docker Engine, and the NVIDIA Container Toolkit on nodes with an NVIDIA driver.
 
     For Debian and Ubuntu. Every command is shown first, and nothing runs until you agree; steps that are already done
-    are skipped. Needs root or passwordless sudo on the nodes; without it, the commands are shown for you to paste. The
-    toolkit is installed from --nvidia-source (see NVIDIA's installation guide, or a mirror); its signing key
-    is compared with the known fingerprint.
+    are skipped. Where sudo asks for a password, you are asked for it once; it is sent to those nodes alone, and never
+    stored. The signing key of NVIDIA's packages is compared with the known fingerprint.
     """
     if nvidia_source and not _ADDRESS.fullmatch(nvidia_source):
         raise UsageError(
-            f"--nvidia-source {nvidia_source}: expected https://HOST/PATH",
-            hint='NVIDIA\'s installation guide has it: docs.nvidia.com, Container Toolkit, "With apt"',
+            f"--nvidia-source {nvidia_source}: expected https://HOST/PATH", hint=f"NVIDIA's own: {NVIDIA_SOURCE}"
         )
+    from orchestrator.fleet.connect import connected
     from orchestrator.render.setup import plan_text, setup_data
 
     _, nodes = chosen.load()
     specs = [spec for spec in nodes if spec.engine == "docker"]
     if not specs:
         raise ConfigError("no node with a container engine", hint="engine: process needs none")
-    plans = _plans(specs, nvidia_source.rstrip("/"))
-    ready = [plan for plan in plans if plan.to_do and not plan.refused]
     results: tuple[SetUp, ...] = ()
-    asking = bool(ready) and not dry_run and not yes
-    for line in plan_text(plans) if asking or output.is_table else ():
-        (write_line if output.is_table else say)(line)
-    if ready and not dry_run:
-        if not agreed(f"run these commands on {', '.join(plan.node for plan in ready)}?", yes=yes):
-            say("nothing was changed")
-            return EXIT_INTERRUPTED
-        results = _carry_out(ready, specs, quiet=output.as_json)
+    with connected(specs) as reached:
+        plans, able = _plans(specs, reached, nvidia_source.rstrip("/"), None if dry_run else sudo)
+        ready = [plan for plan in plans if plan.to_do and not plan.refused]
+        asking = bool(ready) and not dry_run and not yes
+        for line in plan_text(plans) if asking or output.is_table else ():
+            (write_line if output.is_table else say)(line)
+        if ready and not dry_run:
+            if not agreed(_question(ready), yes=yes):
+                say("nothing was changed")
+                return EXIT_INTERRUPTED
+            results = _carry_out(ready, able, quiet=output.as_json)
+    results = _verified(results, plans, specs)
     unfit = {plan.node for plan in plans if plan.refused} | {result.node for result in results if result.error}
     fit = [plan.node for plan in plans if plan.node not in unfit]
     output.write(setup_data(plans, results), fit, [])
     return exit_code(len(specs) - len(fit), len(specs))
 
 
-def _plans(specs: Sequence[NodeSpec], nvidia_source: str) -> list[SetupPlan]:
-    """Return a plan for every node that answers, and report the errors of the others."""
-    from orchestrator.fleet.connect import connected
+def _plans(
+    specs: Sequence[NodeSpec], reached: Sequence[Node], nvidia_source: str, sudo: SudoPassword | None
+) -> tuple[list[SetupPlan], list[Node]]:
+    """Return a plan for every node that answers, and the nodes, able to become root where a password was given.
+
+    The errors of nodes that do not answer are reported. `sudo` None: no password is asked for.
+    """
     from orchestrator.fleet.readiness.setup import survey
-    from orchestrator.plan.setup import plan_setup
+    from orchestrator.plan.setup import become_able, plan_setup
 
     say(f"asking {counted(len(specs), 'node')} what is installed")
-    with connected(specs) as reached:
-        outcomes = survey(specs, reached)
+    outcomes = survey(specs, reached)
     report_errors(outcome.error for outcome in outcomes)
     found, suffix = [outcome.result for outcome in outcomes if outcome.result], secrets.token_hex(4)
-    return [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found]
+    plans = [plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source) for facts in found]
+    wanted = {plan.node for plan in plans if plan.to_do and not plan.refused}
+    names = [facts.name for facts in found if facts.rights is Rights.PASSWORD and facts.name in wanted]
+    if not names:
+        return plans, list(reached)
+    if sudo is None:
+        say(f"sudo asks for a password on {', '.join(names)}: orch setup asks you for it once")
+        return plans, list(reached)
+    opened, errors = sudo.with_sudo([node for node in reached if node.name in names])
+    as_root = {outcome.item.name: outcome for outcome in survey(specs, list(opened.values()))}
+    errors |= {name: outcome.error for name, outcome in as_root.items() if outcome.error}
+    plans = []
+    for facts in found:
+        if (error := errors.get(facts.name)) is None:
+            answer = as_root[facts.name].value() if facts.name in as_root else facts
+            known = replace(answer, proxies=facts.proxies)  # sudo drops those variables
+            plans.append(plan_setup(known, suffix=suffix, nvidia_source=nvidia_source))
+        else:
+            plan = plan_setup(facts, suffix=suffix, nvidia_source=nvidia_source)
+            may_not = isinstance(error, SudoRefusedError) and error.refusal is SudoRefusal.NOT_ALLOWED
+            plans.append(replace(plan, refused=error.message, hint=become_able(facts) if may_not else error.hint))
+    return plans, [opened.get(node.name, node) for node in reached]
 
 
-def _carry_out(plans: Sequence[SetupPlan], specs: Sequence[NodeSpec], *, quiet: bool) -> tuple[SetUp, ...]:
-    """Run the steps, then ask each engine, in a new login."""
-    from orchestrator.fleet.connect import connected
-    from orchestrator.fleet.readiness.setup import carry_out, verified
+def _question(ready: Sequence[SetupPlan]) -> str:
+    question = f"run these commands on {', '.join(plan.node for plan in ready)}"
+    for source in dict.fromkeys(plan.new_source for plan in ready if plan.new_source):
+        names = ", ".join(plan.node for plan in ready if plan.new_source == source)
+        question += f", and let {names} install packages of {source}"
+    return f"{question}?"
 
-    def on_step(node: str, step: Step, seconds: float | None) -> None:
+
+def _carry_out(plans: Sequence[SetupPlan], nodes: Sequence[Node], *, quiet: bool) -> tuple[SetUp, ...]:
+    """Run the steps."""
+    from orchestrator.fleet.readiness.setup import carry_out
+
+    def on_step(node: str, text: str) -> None:
         if not quiet:
-            say(f"{node}: {step.why} …" if seconds is None else f"{node}: {step.why} ✓ ({seconds:.1f} s)")
+            say(f"{node}: {text}")
 
-    wanted = [spec for spec in specs if spec.name in {plan.node for plan in plans}]
-    with connected(wanted) as reached:
-        results = carry_out(plans, reached, on_step)
-    sound = [result for result in results if not result.error]
-    with connected([spec for spec in wanted if spec.name in {result.node for result in sound}]) as reached:
+    wanted = {plan.node for plan in plans}
+    return carry_out(plans, [node for node in nodes if node.name in wanted], on_step)
+
+
+def _verified(results: tuple[SetUp, ...], plans: Sequence[SetupPlan], specs: Sequence[NodeSpec]) -> tuple[SetUp, ...]:
+    """Ask each engine, in a new login, and report the results."""
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.readiness.setup import verified
+
+    sound = {result.node for result in results if not result.error}
+    with connected([spec for spec in specs if spec.name in sound]) as reached:
         results = verified(results, plans, reached)
     for result in results:
         if result.error:

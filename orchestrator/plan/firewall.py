@@ -32,6 +32,11 @@ class FirewallPlan:
     unknown: str = ""
     """Reason why the state is unknown; empty: it is known."""
 
+    @property
+    def needs_password(self) -> bool:
+        """Whether only root, who needs a password, can read or change it."""
+        return self.as_root is None and bool(self.unknown or self.commands)
+
 
 def plan_apply(node: str, network: NetworkFacts, peers: Sequence[str]) -> FirewallPlan:
     """Let each of these addresses in, and remove our rules for all others."""

@@ -2,10 +2,9 @@
 
 Docker Engine comes from the distribution's own packages: no further source, and 20.10 (Debian 11) is new enough.
 
-The NVIDIA Container Toolkit is in no distribution. Which package source to trust is the user's choice: NVIDIA's, by the
-address of its installation guide (docs.nvidia.com, Container Toolkit, "With apt"), or a mirror of it. File, keyring and
-source line are those of the guide, which accepts whatever key is downloaded; here the key must have FINGERPRINT,
-otherwise nothing is installed.
+The NVIDIA Container Toolkit is in no distribution. Its package source is NVIDIA_SOURCE, or a mirror that the user
+names. File, keyring and source line are those of NVIDIA's guide, which accepts whatever key is downloaded; here the key
+must have FINGERPRINT, otherwise nothing is installed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator.specs.numbers import whole
-from orchestrator.specs.setup import Rights, SetupFacts, SetupPlan, Step
+from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetupFacts, SetupPlan, Step
 
 GROUP_WARNING = (
     "members of the group docker can become root on that machine without a password: {user} will be as good as root"
@@ -25,39 +24,38 @@ GROUP_WARNING = (
 def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> SetupPlan:
     """The steps for this node. `suffix` is random: it ends the name of the folder for what is downloaded.
 
-    `nvidia_source`: address of the package source to take the NVIDIA Container Toolkit from; a node that needs one and
-    knows none is refused.
+    `nvidia_source`: address of the package source to take the NVIDIA Container Toolkit from (default: the one that the
+    node knows, otherwise NVIDIA's).
     """
+    nvidia_source = nvidia_source or ("" if facts.source else NVIDIA_SOURCE)
     if refusal := _refusal(facts):
         return SetupPlan(node=facts.name, refused=refusal[0], hint=refusal[1])
     gpu = bool(facts.nvidia_driver) and facts.wants_gpus
-    if gpu and needs_source(facts, nvidia_source):
-        return SetupPlan(
-            node=facts.name,
-            refused="it has an NVIDIA driver and no NVIDIA Container Toolkit, which no distribution has",
-            hint=f"{NAME_IT}; or, to train without its GPU: device: cpu in the inventory",
-        )
     lacking = (*_engine_packages(facts), *(key_tools(facts, nvidia_source) if gpu else ()))
     toolkit = toolkit_steps(facts, nvidia_source, suffix) if gpu else ()
     steps = (*_engine_steps(facts, lacking), *toolkit)
-    plan = SetupPlan(node=facts.name, steps=steps, warnings=tuple(_warnings(facts, steps)))
+    new_source = nvidia_source if any(SOURCE_FILE in step.argv for step in steps if not step.done) else ""
+    warnings = tuple(_warnings(facts, steps, new_source))
+    plan = SetupPlan(node=facts.name, steps=steps, warnings=warnings, new_source=new_source)
     if any("restart" in step.argv for step in plan.to_do) and facts.runs:
         return SetupPlan(
             node=facts.name,
             refused=f"the engine must be restarted, and run {', '.join(facts.runs)} is active there",
             hint=f"orch stop {facts.runs[0]}, then orch setup --nodes {facts.name}",
         )
-    if plan.to_do and facts.rights in (Rights.PASSWORD, Rights.NONE):
-        user = shlex.quote(facts.user)
-        refused, hint = (
-            f"{facts.user} cannot become root there: it has no sudo",
-            f"as root there: apt-get install sudo && usermod -aG sudo {user}; or paste the lines above",
-        )
-        if facts.rights is Rights.PASSWORD:
-            refused = f"sudo asks {facts.user} for a password there, and orch never does"
-            hint = "log in there and paste the lines above: sudo asks for the password on that terminal"
-        return replace(plan, refused=refused, hint=hint)
+    if plan.to_do and facts.rights is Rights.NONE:
+        return replace(plan, refused=f"{facts.user} cannot become root there: it has no sudo", hint=become_able(facts))
     return plan
+
+
+def become_able(facts: SetupFacts) -> str:
+    """The line by which root lets the user use sudo. Ubuntu's root has no password: another account's sudo does it."""
+    group = f"usermod --append --groups sudo {shlex.quote(facts.user)}"
+    then = f"then: orch setup --nodes {facts.name}"
+    if "ubuntu" in (facts.distribution, *facts.like):
+        return f"on it, from an account that may use sudo: sudo {group}; {then}"
+    first = "apt-get update && apt-get install --yes sudo && " if facts.rights is Rights.NONE else ""
+    return f"on it, with root's password: su - -c {shlex.quote(first + group)}; {then}"
 
 
 def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
@@ -66,8 +64,7 @@ def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
     if not family & {"debian", "ubuntu"} or "apt-get" not in facts.programs:
         return (
             f"it runs {facts.system or 'an unknown system'}: orch setup knows Debian and Ubuntu",
-            "install Docker Engine as that distribution's manual says (often the package docker or moby-engine),"
-            f" then on it: sudo systemctl enable --now docker && sudo usermod -aG docker {shlex.quote(facts.user)}",
+            f"on it: {_lines_elsewhere(facts)}",
         )
     if facts.podman:
         return "its docker is Podman under that name", "on it: sudo apt-get remove podman-docker, then orch setup"
@@ -77,6 +74,31 @@ def _refusal(facts: SetupFacts) -> tuple[str, str] | None:
             "on it: sudo apt-get install docker-ce, then orch setup",
         )
     return None
+
+
+_ELSEWHERE = {
+    "fedora": "sudo dnf install -y moby-engine docker-cli",
+    "rhel": "sudo dnf install -y dnf-plugins-core"
+    " && sudo dnf config-manager --add-repo https://download.docker.com/linux/rhel/docker-ce.repo"
+    " && sudo dnf install -y docker-ce",
+    "arch": "sudo pacman -S --needed docker",
+    "suse": "sudo zypper install -y docker",
+    "opensuse": "sudo zypper install -y docker",
+    "alpine": "sudo apk add docker shadow && sudo rc-update add docker",
+    "gentoo": "sudo emerge --noreplace app-containers/docker app-containers/docker-cli",
+}
+"""Installation of Docker Engine by family of distributions; RHEL's has none of its own (docs.docker.com/engine)."""
+
+
+def _lines_elsewhere(facts: SetupFacts) -> str:
+    """Lines to paste on a distribution that is not set up here."""
+    family = [name for name in (facts.distribution, *facts.like) if name in _ELSEWHERE]
+    name = "rhel" if "rhel" in family else next(iter(family), "")  # RHEL's relatives name Fedora, too
+    start = "sudo systemctl enable --now docker" if facts.systemd else "sudo service docker start"
+    after = f"{start} && sudo usermod -aG docker {shlex.quote(facts.user)}"
+    if not name:
+        return f"install Docker Engine as that distribution's manual says, then {after}"
+    return f"{_ELSEWHERE[name]} && {after}"
 
 
 def _engine_steps(facts: SetupFacts, lacking: tuple[str, ...]) -> Iterator[Step]:
@@ -117,15 +139,15 @@ def _engine_packages(facts: SetupFacts) -> Iterator[str]:
         yield "iproute2"
 
 
-def _warnings(facts: SetupFacts, steps: tuple[Step, ...]) -> Iterator[str]:
+def _warnings(facts: SetupFacts, steps: tuple[Step, ...], new_source: str) -> Iterator[str]:
     to_do = [step for step in steps if not step.done]
     if any("usermod" in step.argv for step in to_do):
         yield GROUP_WARNING.format(user=facts.user)
     if any("restart" in step.argv for step in to_do) and facts.containers:
         count = "a container runs" if facts.containers == 1 else f"{facts.containers} containers run"
         yield f"{count} there and will be stopped when Docker restarts"
-    if any(KEYRING in step.argv for step in to_do):
-        yield "packages of that source are installed as root, now and with every upgrade"
+    if new_source:
+        yield f"packages of {new_source} are installed as root, now and with every upgrade"
     if not facts.nvidia_driver and facts.wants_gpus and "nvidia-container-toolkit" in facts.packages:
         yield "it has the NVIDIA Container Toolkit and no driver that is loaded: orch explain gpu.driver_not_loaded"
 
@@ -137,20 +159,11 @@ FINGERPRINT = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 """Fingerprint of the key that signs this source (NVIDIA CORPORATION, Open Source Projects). If NVIDIA changes its key,
 setup refuses until this line is changed: a person has to check it."""
 _CAREFUL = ("--fail", "--silent", "--show-error", "--location", "--proto", "=https")
-NAME_IT = (
-    "name NVIDIA's package source, or a mirror: orch setup --nvidia-source https://…"
-    ' (its address is in NVIDIA\'s installation guide, docs.nvidia.com, Container Toolkit, "With apt")'
-)
 
 
 def source_line(address: str) -> str:
     """Source line for apt; `$(ARCH)` is a variable of apt, not of a shell."""
     return f"deb [signed-by={KEYRING}] {address}/stable/deb/$(ARCH) /"
-
-
-def needs_source(facts: SetupFacts, address: str) -> bool:
-    """Whether the package source of the toolkit is unknown: neither given now nor configured on the node."""
-    return PACKAGE not in facts.packages and not address and not facts.source
 
 
 def key_tools(facts: SetupFacts, address: str) -> tuple[str, ...]:
@@ -223,14 +236,12 @@ def _key_steps(facts: SetupFacts, address: str, suffix: str) -> Iterator[Step]:
 
 INSTALL_TIMEOUT_S = 1800.0
 UPDATE_TIMEOUT_S = 300.0
-_QUIET = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
-"""No questions, and no restart of services that have nothing to do with it."""
-_WAIT = ("-o", "DPkg::Lock::Timeout=300")
-"""Machines that upgrade themselves hold apt's lock for minutes."""
+_QUIET = ("env", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1")
+"""English messages, no questions, and no restart of services that have nothing to do with it."""
 
 
 def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
-    """Through sudo where the user is not root; without `-n` where a person has to type it.
+    """Through sudo where the user is not root; without `-n` where it gets a password, from orch or from a person.
 
     `keep_proxies`: sudo drops proxy variables without this option; only their names are passed.
     """
@@ -243,7 +254,7 @@ def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[
 
 def install(facts: SetupFacts, packages: Sequence[str], *, why: str) -> Iterator[Step]:
     """Fetch the package lists and install these packages."""
-    apt = (*_QUIET, "apt-get", *_WAIT)
+    apt = (*_QUIET, "apt-get")
     yield Step(
         why="fetch the package lists",
         argv=as_root(facts, *apt, "update", keep_proxies=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from orchestrator.specs.reach import Reach
 
@@ -81,6 +82,24 @@ class EngineError(PreflightError):
 
 class EngineRefusedError(EngineError):
     """A node's container engine runs, and answered a request with an error."""
+
+
+class SudoRefusal(Enum):
+    """Reason for which `sudo` refuses."""
+
+    PASSWORD = auto()
+    """Another password may be accepted."""
+    NOT_ALLOWED = auto()
+    """The account may not use sudo, whatever the password."""
+    OTHER = auto()
+
+
+class SudoRefusedError(PreflightError):
+    """`sudo` on a node refuses."""
+
+    def __init__(self, message: str, *, refusal: SudoRefusal, hint: str = "", node: str = "") -> None:
+        super().__init__(message, hint=hint, node=node)
+        self.refusal = refusal
 
 
 class PartialError(OrchError):

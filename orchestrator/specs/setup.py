@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from orchestrator.specs.facts import EngineFacts
 
+NVIDIA_SOURCE = "https://nvidia.github.io/libnvidia-container"
+"""Package source of NVIDIA's installation guide (docs.nvidia.com, Container Toolkit, "With apt")."""
+
 
 class Rights(StrEnum):
     """Way in which the node's user becomes root."""
@@ -16,7 +19,7 @@ class Rights(StrEnum):
     FREE = "free"
     """`sudo` asks it for no password."""
     PASSWORD = "password"  # noqa: S105  # a state, not a password
-    """`sudo` asks for a password, which orch never does: a person has to type it on that machine."""
+    """`sudo` asks for a password."""
     NONE = "none"
 
 
@@ -95,6 +98,8 @@ class SetupPlan:
     refused: str = ""
     """Reason not to change the node; empty if it can be set up."""
     hint: str = ""
+    new_source: str = ""
+    """Address of a package source that the steps add to the machine's own."""
 
     @property
     def to_do(self) -> tuple[Step, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.probes import setup_probe
+from orchestrator.nodes.sudo import BEGIN, SKIP, SUDO
 from orchestrator.plan.setup import FINGERPRINT, KEYRING
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts
@@ -33,12 +34,44 @@ def key_listing(*fingerprints: str) -> str:
 
 
 @dataclass
+class AskingSudo:
+    """A `sudo` that asks for a password, and counts the wrong ones as pam_faillock does."""
+
+    password: str = "right"  # noqa: S105  # of a fake machine
+    refusal: str = ""
+    """What it writes after the right password."""
+    tried: list[str] = field(default_factory=list)
+
+    def __call__(self, argv: Sequence[str], stdin: bytes) -> Answer | tuple[tuple[str, ...], bytes]:
+        """What it answers, or the command that it runs as root with what is left of its input."""
+        assert tuple(argv[: len(SUDO)]) == SUDO
+        lines = stdin.split(b"\n")
+        for line in lines[:-1][:3]:
+            self.tried.append(line.decode())
+            if self.tried[-1] == self.password:
+                break
+        else:
+            return 1, "", "\nWe trust you have received the usual lecture\n\nsudo: 1 incorrect password attempt\n"
+        if self.refusal:
+            return 1, "", self.refusal
+        command, left = tuple(argv[len(SUDO) :]), stdin.partition(b"\n")[2]
+        if command != ("true",):
+            while command[0].startswith("-"):
+                command = command[1:]
+            assert command[:4] == ("sh", "-c", SKIP, BEGIN)
+            command, left = command[4:], left.partition(f"{BEGIN}\n".encode())[2]
+        return command, left
+
+
+@dataclass
 class Machine:
     """One Debian machine, bare but for what is said."""
 
     name: str = "alpha"
     user: str = "ana"
     rights: str = "free"
+    sudo: AskingSudo = field(default_factory=AskingSudo)
+    """Where `rights` is "password"."""
     system: str = "debian 12"
     systemd: bool = True
     driver: str = ""
@@ -46,6 +79,10 @@ class Machine:
     """What is downloaded as NVIDIA's key."""
     fails: str = ""
     """A word of a command that exits with 100."""
+    locked: list[str] = field(default_factory=list)
+    """What apt-get writes, once each, while another process holds a lock."""
+    hides: bool = False
+    """Whether only root may ask its engine."""
     running: str = ""
     """A run of orch that goes on there."""
     packages: set[str] = field(default_factory=lambda: {"ca-certificates", "iproute2"})
@@ -70,12 +107,23 @@ class Machine:
         return node
 
     def _run(self, argv: Sequence[str], stdin: bytes, _timeout_s: float) -> Answer:
-        if tuple(argv[:3]) == ("sh", "-c", setup_probe.SCRIPT):
-            return 0, self._told(), ""
+        asks = tuple(argv[: len(SUDO)]) == SUDO
+        if asks:
+            outcome = self.sudo(argv, stdin)
+            if len(outcome) == 3:
+                return outcome
+            words, stdin = list(outcome[0]), outcome[1]
+            if words == ["true"]:
+                return 0, "", ""
+            argv = ("sudo", *words)
+        if "sh" in argv and setup_probe.SCRIPT in argv:
+            return 0, self._told(as_root=asks or self.rights in ("root", "free")), ""
         self.commands.append(tuple(argv))
+        if self.locked and "apt-get" in argv:
+            return 100, "", self.locked.pop(0)
         if self.fails and self.fails in argv:
             return 100, "", f"E: {self.fails} failed"
-        words = _without_sudo(argv, needed=self.rights != "root")
+        words = words if asks else _without_sudo(argv, needed=self.rights != "root")
         return 0, self._do(words, stdin.decode()) or "", ""
 
     def _do(self, words: Sequence[str], stdin: str) -> str | None:
@@ -108,7 +156,7 @@ class Machine:
         for package in packages:
             self.programs.update(PROGRAM_OF.get(package, ()))
 
-    def _told(self) -> str:
+    def _told(self, *, as_root: bool) -> str:
         distribution, _, version = self.system.partition(" ")
         lines = [
             *(f"user={self.user}", f"groups={' '.join(sorted(self.groups))}", f"rights={self.rights}"),
@@ -123,7 +171,7 @@ class Machine:
         ]
         if self.driver:
             lines.append(f"nvidia_driver=NVRM version: NVIDIA UNIX x86_64 Kernel Module  {self.driver}  Mon 2026")
-        if self.daemon:
+        if self.daemon and (as_root or not self.hides):
             runtimes = ", ".join(f'"{name}": {{}}' for name in self.runtimes)
             lines += [f"runtimes={{{runtimes}}}", f"containers={int(bool(self.running))}", f"runs={self.running}"]
         return "\n".join([*lines, ""])
@@ -155,8 +203,4 @@ class Fleet:
 
 def fleet(**changes: object) -> Fleet:
     """alpha, beta and gamma, all alike."""
-    return Fleet({name: replace(_fresh(), name=name, **changes) for name in lan.NAMES[:3]})  # type: ignore[arg-type]  # any field
-
-
-def _fresh() -> Machine:
-    return Machine()
+    return Fleet({name: Machine(name=name, **changes) for name in lan.NAMES[:3]})  # type: ignore[arg-type]  # any field

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.cli.consent import answering_by, writing_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.nodes.sudo import SUDO
 from orchestrator.plan.firewall import plan_apply, plan_remove
 from orchestrator.specs.firewall import Firewall, Opening, close_commands, known_mark, line_to_paste, open_commands
 from orchestrator.specs.network import NetworkFacts
 from tests.json_output import json_data
+from tests.unit.machines import AskingSudo
 
 ADDRESSES = {"alpha": "10.0.0.11", "beta": "10.0.0.12", "gamma": "10.0.0.13"}
 THEIRS = "ufw allow from 10.0.0.0/24 to any port 22 proto tcp"
@@ -27,14 +30,24 @@ class Ufw:
 
     enabled: bool = True
     root: str = "itself"
+    sudo: AskingSudo | None = None
+    """Asks for a password; then `root` is empty."""
     rules: list[str] = field(default_factory=lambda: [THEIRS])
     ran: list[tuple[str, ...]] = field(default_factory=list)
     deaf: bool = False
     """Takes rules and forgets them."""
 
     def __call__(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        as_root = self.root
+        if self.sudo and tuple(argv[: len(SUDO)]) == SUDO:
+            outcome = self.sudo(argv, stdin)
+            if len(outcome) == 3:
+                return outcome
+            argv, as_root = outcome[0], "itself"
+        if argv == ("true",):
+            return 0, "", ""
         if argv[0] == "sh":
-            return 0, self._told(), ""
+            return 0, self._told(as_root), ""
         self.ran.append(tuple(argv))
         words = list(argv[2:] if argv[:2] == ("sudo", "-n") else argv)
         assert words[0] == "ufw"
@@ -46,10 +59,10 @@ class Ufw:
             self.rules = [rule for rule in self.rules if not rule.startswith(line)]
         return 0, "", ""
 
-    def _told(self) -> str:
+    def _told(self, root: str) -> str:
         lines = ["tool=ufw", f"ufw_enabled={'yes' if self.enabled else 'no'}"]
-        if self.root:
-            lines += [f"root={self.root}", *(f"ufw={rule}" for rule in self.rules)]
+        if root:
+            lines += [f"root={root}", *(f"ufw={rule}" for rule in self.rules)]
         return "\n".join(lines)
 
 
@@ -130,14 +143,37 @@ def test_through_sudo_where_the_user_is_not_root(orch: Orch, machines: dict[str,
     assert {argv[:3] for argv in machines["beta"].ran} == {("sudo", "-n", "ufw")}
 
 
-def test_where_sudo_asks_the_lines_are_shown(orch: Orch, machines: dict[str, Ufw]) -> None:
+def test_where_sudo_asks_one_password_reads_and_changes_the_rules(orch: Orch, machines: dict[str, Ufw]) -> None:
+    for name in ("beta", "gamma"):
+        machines[name].root, machines[name].sudo = "", AskingSudo()
+    with answering_by(lambda *_: True), writing_by(lambda question: asked.append(question) or "right"):
+        asked = list[str]()
+        applied = orch("apply")
+        assert (applied.code, asked) == (0, ["sudo password for 2 machines (beta, gamma)"]), applied.err
+        assert machines["gamma"].rules[0] == "ufw allow from 10.0.0.12 proto tcp comment 'orch:lab'"
+        shown = orch("show")
+        assert "beta: ufw is active; open to 10.0.0.11, 10.0.0.13; nothing to be done" in shown.out
+        assert orch("remove").code == 0
+    assert [machine.rules for machine in machines.values()] == [[THEIRS]] * 3
+    assert len(asked) == 3
+
+
+def test_a_refused_password_is_one_error_and_changes_nothing_there(orch: Orch, machines: dict[str, Ufw]) -> None:
+    machines["beta"].root, machines["beta"].sudo = "", AskingSudo("another")
+    typed = iter(("right", "wrong"))
+    with answering_by(lambda *_: True), writing_by(lambda _: next(typed)):
+        ran = orch("apply")
+    assert (ran.code, machines["beta"].ran) == (5, [])
+    error = "error: beta: sudo refuses 2 passwords; nothing was changed there\n  → orch firewall apply --nodes beta\n"
+    assert (ran.err.count("beta: sudo"), error in ran.err) == (1, True)
+    assert len(machines["alpha"].ran) == 2
+
+
+def test_without_a_terminal_nothing_is_asked(orch: Orch, machines: dict[str, Ufw]) -> None:
     machines["beta"].root = ""
     ran = orch("apply", "--yes")
-    assert ran.code == 5
-    assert "error: beta: sudo asks for a password there\n  → run the lines above on it" in ran.err
-    assert "sudo ufw prepend allow proto tcp from 10.0.0.11" in ran.err
-    assert machines["beta"].ran == []
-    assert len(machines["alpha"].ran) == 2
+    assert (ran.code, machines["alpha"].ran) == (2, [])
+    assert "  → orch firewall apply --yes --sudo-password-fd 3 3< FILE " in ran.err
     assert orch("show", "--nodes", "beta").code == 4
 
 

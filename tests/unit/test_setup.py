@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.readiness.setup import carry_out, survey, verified
+from orchestrator.fleet.readiness.setup import Patience, carry_out, survey, verified
 from orchestrator.nodes.probes.setup_probe import parse, primary_keys
 from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setup, source_line
 from orchestrator.render.setup import plan_text, step_line
-from orchestrator.specs.setup import Rights, SetUp, SetupFacts, SetupPlan
+from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetUp, SetupFacts, SetupPlan
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch
@@ -57,7 +58,7 @@ def planned(machine: Machine) -> SetupPlan:
 
 
 def test_a_bare_machine_gets_the_engine() -> None:
-    apt = "sudo -n env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get -o DPkg::Lock::Timeout=300"
+    apt = "sudo -n env LC_ALL=C DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 apt-get"
     assert commands(BARE) == [
         f"{apt} update",
         f"{apt} install --yes --no-install-recommends docker.io",
@@ -88,6 +89,21 @@ def test_root_needs_no_sudo_and_no_group() -> None:
     lines = commands(replace(BARE, rights=Rights.ROOT, user="root", systemd=False))
     assert lines[-1] == "service docker start"
     assert not any("sudo" in line or "usermod" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "like", "installs"),
+    [
+        ("fedora", (), "dnf install -y moby-engine"),
+        ("rocky", ("rhel", "centos", "fedora"), "docker-ce"),
+        ("manjaro", ("arch",), "pacman -S --needed docker"),
+        ("opensuse-leap", ("suse", "opensuse"), "zypper install -y docker"),
+    ],
+)
+def test_other_distributions_get_their_lines(distribution: str, like: tuple[str, ...], installs: str) -> None:
+    plan = plan_setup(replace(BARE, distribution=distribution, like=like), suffix="t")
+    assert installs in plan.hint
+    assert plan.hint.endswith("&& sudo systemctl enable --now docker && sudo usermod -aG docker ana")
 
 
 @pytest.mark.parametrize(
@@ -131,12 +147,22 @@ def test_a_gpu_node_gets_the_toolkit_and_a_checked_key() -> None:
     assert f"| sudo -n tee {SOURCE_FILE}" in "\n".join(lines)
 
 
-def test_where_the_toolkit_comes_from_is_for_the_user_to_say() -> None:
-    plan = plan_setup(replace(BARE, nvidia_driver="570.1"), suffix="t")
-    assert plan.to_do == ()
-    assert "no NVIDIA Container Toolkit" in plan.refused
-    assert "orch setup --nvidia-source https://…" in plan.hint
-    assert "device: cpu" in plan.hint
+def test_the_toolkit_comes_from_nvidia_unless_a_mirror_is_named() -> None:
+    for source in ("", MIRROR):
+        plan = plan_setup(replace(BARE, nvidia_driver="570.1"), suffix="t", nvidia_source=source)
+        assert plan.new_source == (source or NVIDIA_SOURCE)
+        assert any(f"{plan.new_source}/gpgkey" in step.argv for step in plan.to_do)
+        assert any(plan.new_source in warning for warning in plan.warnings)
+
+
+def test_the_question_names_the_source_and_its_nodes(orch: Orch) -> None:
+    here = fleet()
+    here.machines["beta"].driver = "570.1"
+    ran = orch("setup", on=here)
+    assert ran.asked == (
+        f"run these commands on alpha, beta, gamma, and let beta install packages of {NVIDIA_SOURCE}?",
+    )
+    assert (ran.code, here.machines["beta"].runtimes) == (0, ("nvidia", "runc")), ran.err
 
 
 def test_a_source_that_the_node_knows_is_taken_as_it_is() -> None:
@@ -177,11 +203,20 @@ def test_a_run_that_goes_on_is_not_ended_by_a_restart() -> None:
 @pytest.mark.parametrize(
     ("facts", "reason", "advice"),
     [
-        (replace(BARE, distribution="fedora", system="Fedora Linux 41"), "Fedora Linux 41", "distribution's manual"),
+        (
+            replace(BARE, distribution="fedora", system="Fedora Linux 41"),
+            "Fedora Linux 41",
+            "dnf install -y moby-engine",
+        ),
+        (replace(BARE, distribution="void", system="Void"), "Void", "distribution's manual"),
         (replace(BARE, podman=True), "Podman", "remove podman-docker"),
         (replace(BARE, packages=frozenset({"docker-ce-cli"})), "no engine", "install docker-ce"),
-        (replace(BARE, rights=Rights.PASSWORD), "password", "paste the lines above"),
-        (replace(BARE, rights=Rights.NONE), "no sudo", "apt-get install sudo"),
+        (
+            replace(BARE, rights=Rights.NONE),
+            "no sudo",
+            "su - -c 'apt-get update && apt-get install --yes sudo && usermod",
+        ),
+        (replace(BARE, rights=Rights.NONE, distribution="ubuntu"), "no sudo", "from an account that may use sudo"),
     ],
 )
 def test_what_is_refused_says_what_to_do_by_hand(facts: SetupFacts, reason: str, advice: str) -> None:
@@ -194,10 +229,11 @@ def test_nobody_is_told_to_let_a_user_become_root_without_a_password() -> None:
     """A line for now would stay for ever; and the name in it is that machine's own word."""
     hints = [
         plan_setup(replace(BARE, user="ana; reboot", **changes), suffix="t").hint
-        for changes in ({"rights": Rights.PASSWORD}, {"rights": Rights.NONE}, {"distribution": "fedora"})
+        for changes in ({"rights": Rights.NONE}, {"distribution": "fedora"})
     ]
     assert not any("NOPASSWD" in hint for hint in hints)
-    assert [hint.count("ana; reboot") for hint in hints] == [hint.count("'ana; reboot'") for hint in hints] == [0, 1, 1]
+    root, other = (hint.partition(": ")[2].removesuffix("; then: orch setup --nodes alpha") for hint in hints)
+    assert shlex.split(shlex.split(root)[-1])[-1] == shlex.split(other)[-1] == "ana; reboot"
 
 
 def test_lines_to_paste_ask_for_the_password_there() -> None:
@@ -306,13 +342,37 @@ def test_the_command_as_json(orch: Orch) -> None:
 
 def test_one_node_that_cannot_be_set_up_does_not_hold_up_the_others(orch: Orch) -> None:
     here = fleet()
-    here.machines["beta"] = Machine(name="beta", rights="password")
+    here.machines["beta"] = Machine(name="beta", rights="none")
     ran = orch("setup", "--yes", on=here)
     assert ran.code == 5
     assert not here.machines["beta"].commands
     assert here.machines["gamma"].daemon
     only = orch("setup", "--yes", "--nodes", "beta", on=here)
     assert only.code == 4
+
+
+HELD = "E: Could not get lock {file}. It is held by process 812 (unattended-upgr)\nE: Unable to acquire it"
+
+
+def test_another_process_that_installs_is_waited_for() -> None:
+    files = ("/var/lib/apt/lists/lock", "/var/lib/dpkg/lock-frontend")
+    machine = Machine(locked=[HELD.format(file=file) for file in files])
+    events, clock = list[str](), [0.0]
+    patience = Patience(now=lambda: clock[0], rest=lambda s: clock.__setitem__(0, clock[0] + s))
+    (result,) = carry_out([planned(machine)], [machine.node()], lambda node, text: events.append(text), patience)
+    assert (result.error, len(result.done)) == ("", 4)
+    waits = [event for event in events if "waits for process 812 (unattended-upgr)" in event]
+    assert len(waits) == 1
+    assert files[0] in waits[0]
+
+
+def test_a_process_that_never_stops_installing_is_named() -> None:
+    machine, clock = Machine(locked=[HELD.format(file="/var/lib/dpkg/lock")] * 1000), [0.0]
+    patience = Patience(now=lambda: clock[0], rest=lambda s: clock.__setitem__(0, clock[0] + s))
+    (result,) = carry_out([planned(machine)], [machine.node()], lambda *_: None, patience)
+    assert result.error.endswith("process 812 (unattended-upgr) has held /var/lib/dpkg/lock for 600 s")
+    assert result.hint.startswith("on it: ps -fp 812 ")
+    assert not machine.programs & {"dockerd"}
 
 
 def test_a_node_out_of_reach_is_named(orch: Orch) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.nodes.interface import Node
+from orchestrator.nodes.interface import Completed, Node
 from orchestrator.nodes.probes.setup_probe import ask, primary_keys
 from orchestrator.specs.errors import CommandFailedError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts
@@ -20,8 +21,25 @@ ENGINE_READY_S = 60.0
 """The first start of an engine creates its folders and network rules; without systemd nothing else waits for it."""
 PAUSE_S = 0.5
 
-OnStep = Callable[[str, Step, float | None], None]
-"""Callback with a node's step: called as it begins (None), and again with the seconds that it took."""
+LOCK_WAIT_S = 600.0
+"""A machine that upgrades itself holds apt's locks for minutes, after its first start for ten."""
+LOCK_PAUSE_S = 5.0
+LOCK_NOTE_S = 30.0
+_HELD = re.compile(
+    r"Could not get lock (?P<file>[^\s,]+?)\.?(?: It is held by process (?P<pid>\d+) \((?P<name>[^)]*)\))?$"
+)
+
+OnStep = Callable[[str, str], None]
+"""Callback with a node and what happens to a step there: it begins, waits, or has taken so many seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Time to wait for a lock of the package manager, and the clock."""
+
+    now: Callable[[], float] = time.monotonic
+    rest: Callable[[float], object] = time.sleep
+    limit_s: float = LOCK_WAIT_S
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
@@ -30,7 +48,9 @@ def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[No
     return fan_out(nodes, lambda node: ask(node, by_name[node.name]), timeout_s=ASK_TIMEOUT_S)
 
 
-def carry_out(plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep) -> tuple[SetUp, ...]:
+def carry_out(
+    plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep, patience: Patience = Patience()
+) -> tuple[SetUp, ...]:
     """Every plan on its node, all nodes at once, each in the order of its steps; a failure ends that node's alone."""
     by_name = {node.name: node for node in nodes}
 
@@ -40,7 +60,7 @@ def carry_out(plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep
             if became.error and not step.always:
                 continue
             try:
-                _do(by_name[plan.node], step, on_step)
+                _do(by_name[plan.node], step, on_step, patience)
             except OrchError as failed:
                 if not became.error:
                     became = replace(became, error=failed.message, hint=failed.hint)
@@ -103,11 +123,12 @@ def _verified(result: SetUp, asked: Outcome[Node, EngineFacts] | None, *, gpus: 
     return replace(result, engine=engine)
 
 
-def _do(node: Node, step: Step, on_step: OnStep) -> None:
-    began = time.monotonic()
-    on_step(node.name, step, None)
-    answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
-    out = answer.check(step.why, hint="orch setup   # once that is fixed; what was done stays")
+def _do(node: Node, step: Step, on_step: OnStep, patience: Patience) -> None:
+    began = patience.now()
+    on_step(node.name, f"{step.why} …")
+    out = _without_lock(node, step, on_step, patience).check(
+        step.why, hint="orch setup   # once that is fixed; what was done stays"
+    )
     if step.only_key and primary_keys(out) != (step.only_key,):
         shown = ", ".join(primary_keys(out)) or "no key at all"
         raise CommandFailedError(
@@ -115,4 +136,29 @@ def _do(node: Node, step: Step, on_step: OnStep) -> None:
             node=node.name,
             hint="did a proxy answer with its own page? Otherwise look in NVIDIA's installation guide for a new key",
         )
-    on_step(node.name, step, time.monotonic() - began)
+    on_step(node.name, f"{step.why} ✓ ({patience.now() - began:.1f} s)")
+
+
+def _without_lock(node: Node, step: Step, on_step: OnStep, patience: Patience) -> Completed:
+    """Run the command; while another process holds a lock of the package manager, try again."""
+    began = patience.now()
+    noted = began - LOCK_NOTE_S
+    while True:
+        answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
+        held = next(filter(None, map(_HELD.search, answer.stderr.splitlines())), None) if answer.exit_code else None
+        if held is None:
+            return answer
+        now = patience.now()
+        holder = f"process {held['pid']} ({held['name']})" if held["pid"] else "another process"
+        if now - began >= patience.limit_s:
+            look = f"ps -fp {held['pid']}" if held["pid"] else f"sudo fuser -v {held['file']}"
+            raise CommandFailedError(
+                f"{step.why}: {holder} has held {held['file']} for {now - began:.0f} s",
+                node=node.name,
+                hint=f"on it: {look}   # once it has ended: orch setup --nodes {node.name}",
+            )
+        if now - noted >= LOCK_NOTE_S:
+            noted = now
+            left = patience.limit_s - (now - began)
+            on_step(node.name, f"{step.why}: waits for {holder}, which holds {held['file']}; {left:.0f} s more at most")
+        patience.rest(LOCK_PAUSE_S)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.firewall_answers import read_firewall
+from orchestrator.nodes.sudo import root_prefix
 from orchestrator.specs.firewall import mark_of
 from orchestrator.specs.network import Interface, NetworkFacts
 from orchestrator.specs.numbers import whole
@@ -83,8 +85,9 @@ def ask(node: Node, *, project: str, peers: Sequence[str] = ()) -> NetworkFacts:
 
     Raises `CommandFailedError` where it has no POSIX shell, and what `Node.run` raises.
     """
-    answer = node.run(["sh", "-c", SCRIPT, "sh", *peers], timeout_s=TIMEOUT_S)
-    return parse(answer.check("asking for the network", hint="it needs a POSIX shell and iproute2"), project=project)
+    answer = node.run([*root_prefix(node), "sh", "-c", SCRIPT, "sh", *peers], timeout_s=TIMEOUT_S)
+    found = parse(answer.check("asking for the network", hint="it needs a POSIX shell and iproute2"), project=project)
+    return replace(found, as_root=root_prefix(node) or found.as_root)
 
 
 def parse(text: str, *, project: str) -> NetworkFacts:

@@ -6,6 +6,7 @@ import json
 import re
 
 from orchestrator.nodes.interface import Node
+from orchestrator.nodes.sudo import root_prefix
 from orchestrator.specs.errors import CommandFailedError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.numbers import whole
@@ -17,15 +18,18 @@ PACKAGES = (
 )
 PROGRAMS = ("apt-get", "docker", "dockerd", "ip", "curl", "gpg", "nvidia-ctk", "service")
 
-# A constant; $1 names the packages, $2 the programs, each as one word with spaces.
+# A constant; $1 names the packages, $2 the programs, each as one word with spaces. With $3 it runs as root, through
+# sudo, and describes the user who ran sudo: an engine that refuses this user answers root.
 SCRIPT = r"""
 packages=$1; programs=$2
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 say() { printf '%s=%s\n' "$1" "$2"; }
-user=$(id -un)
+user=${3:+$SUDO_USER}
+user=${user:-$(id -un)}
 say user "$user"
 say groups "$(id -nG "$user")"
-if [ "$(id -u)" = 0 ]; then say rights root; as_root=
+if [ -n "$3" ]; then say rights password; as_root=
+elif [ "$(id -u)" = 0 ]; then say rights root; as_root=
 elif ! command -v sudo >/dev/null; then say rights none; as_root=false
 elif sudo -n true 2>/dev/null; then say rights free; as_root='sudo -n'
 else say rights password; as_root=false; fi
@@ -73,7 +77,9 @@ _SEVERAL = ("package", "program", "proxy", "key")
 
 def ask(node: Node, spec: NodeSpec) -> SetupFacts:
     """The facts of one machine."""
-    answer = node.run(["sh", "-c", SCRIPT, "sh", " ".join(PACKAGES), " ".join(PROGRAMS)], timeout_s=30)
+    prefix = root_prefix(node)
+    words = (*prefix, "sh", "-c", SCRIPT, "sh", " ".join(PACKAGES), " ".join(PROGRAMS), *prefix)
+    answer = node.run(words, timeout_s=30)
     text = answer.check("asking what is installed", hint="it needs a POSIX shell")
     return parse(text, name=node.name, wants_gpus=spec.device != "cpu")
 
