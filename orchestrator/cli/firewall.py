@@ -58,7 +58,7 @@ def _firewall(verb: str, chosen: ChosenNodes, sudo: SudoPassword, output: Output
         outcomes = planned_on([node for node in reached if node.name in names])
         locked = [one.item for one in outcomes if one.result and one.result.needs_password]
         if locked and (verb != "show" or sudo.can_ask):
-            opened, refused = sudo.with_sudo(locked)
+            opened, refused = sudo.unlock(locked)
             again = {one.item.name: one for one in planned_on(list(opened.values()))}
             again |= {node.name: Outcome(node, error=refused[node.name]) for node in locked if node.name in refused}
             outcomes = tuple(again.get(one.item.name, one) for one in outcomes)

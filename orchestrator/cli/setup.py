@@ -28,7 +28,7 @@ orch setup --dry-run
 orch setup
 orch setup --nodes gamma,delta --yes
 orch setup --ask-each
-orch setup --yes --sudo-password-fd 3 3< password
+orch setup --yes --sudo-password-fd 3 3< FILE
 """
 _ADDRESS = re.compile(r"https://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/?")
 
@@ -37,7 +37,7 @@ def setup(
     *,
     chosen: ChosenNodes,
     nvidia_source: str = typer.Option(
-        "", metavar="URL", help=f"Package source of the NVIDIA Container Toolkit (default: {NVIDIA_SOURCE})."
+        "", metavar="URL", help="Mirror of NVIDIA's packages for its Container Toolkit (default: NVIDIA's own source)."
     ),
     sudo: SudoPassword,
     dry_run: bool = typer.Option(False, "--dry-run", help="Show every command and change nothing."),
@@ -102,7 +102,7 @@ def _plans(
     if sudo is None:
         say(f"sudo asks for a password on {', '.join(names)}: orch setup asks you for it once")
         return plans, list(reached)
-    opened, errors = sudo.with_sudo([node for node in reached if node.name in names])
+    opened, errors = sudo.unlock([node for node in reached if node.name in names])
     as_root = {outcome.item.name: outcome for outcome in survey(specs, list(opened.values()))}
     errors |= {name: outcome.error for name, outcome in as_root.items() if outcome.error}
     plans = []

@@ -12,15 +12,14 @@ import typer
 
 from orchestrator.cli.consent import asked, can_ask
 from orchestrator.cli.report import invocation, say
+from orchestrator.fleet.fan_out import fan_out
+from orchestrator.nodes.sudo import PROOF_TIMEOUT_S, Password, prove, with_sudo
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import OrchError, SudoRefusal, SudoRefusedError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
-    from orchestrator.nodes.sudo import Password
 
-TRIES = 2
-"""Passwords that are sent to a node: many systems lock an account at the third wrong one (pam_faillock)."""
 LONGEST = 1024
 FROM_FILE = "--sudo-password-fd 3 3< FILE"
 
@@ -37,7 +36,6 @@ class SudoPassword:
         typer.Option(
             "--sudo-password-fd",
             metavar="FD",
-            min=0,
             help="Read the sudo password from this open file descriptor, where there is no terminal.",
         ),
     ] = None
@@ -47,7 +45,7 @@ class SudoPassword:
         """Whether there is a way to get a password."""
         return self.password_fd is not None or can_ask()
 
-    def with_sudo(self, nodes: Sequence[Node]) -> tuple[dict[str, Node], dict[str, OrchError]]:
+    def unlock(self, nodes: Sequence[Node]) -> tuple[dict[str, Node], dict[str, OrchError]]:
         """Ask for the password of these nodes and try it on each; return those that accept it, by name, and the errors
         of the others. UsageError without a way to ask."""
         if not self.can_ask:
@@ -62,76 +60,57 @@ class SudoPassword:
         if self.ask_each:
             raise UsageError("--ask-each asks on a terminal", hint=f"{_again()} --nodes {nodes[0].name} {FROM_FILE}")
         line = _first_line(self.password_fd)
-        return _Questions(ask=lambda _: line, tries=1).unlock(nodes)
+        return _Questions(ask=lambda _: line, again=False).unlock(nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Questions:
-    """Questions for a password until each node has accepted one or has refused `tries` of them."""
+    """Questions for a password. At most one wrong one reaches the sudo of a node."""
 
     ask: Callable[[str], str]
     each: bool = False
-    tries: int = TRIES
+    again: bool = True
+    """Whether a node that is known to have another password is asked for."""
 
     def unlock(self, nodes: Sequence[Node]) -> tuple[dict[str, Node], dict[str, OrchError]]:
-        from orchestrator.nodes.sudo import with_sudo
+        names = [node.name for node in nodes]
+        if self.each or len(names) == 1:
+            given = {name: Password(self.ask(f"sudo password for {name}")) for name in names}
+        else:
+            given = self._one_for(names)
+        opened, errors = _proved(nodes, given, doubt=self.again)
+        doubted = [name for name in errors if _is_doubt(errors[name])]
+        if doubted:
+            if len(doubted) == len(names) > 1 and not self.each:  # mistyped
+                given = self._one_for(names, "All of them refuse that one. ")
+            else:
+                given = {
+                    name: Password(self.ask(f"{name} refuses that one. sudo password for {name}")) for name in doubted
+                }
+            late, left = _proved([node for node in nodes if node.name in doubted], given, doubt=False)
+            opened |= late
+            errors = {name: error for name, error in errors.items() if name not in doubted} | left
+        return opened, errors
 
-        opened: dict[str, Node] = {}
-        errors: dict[str, OrchError] = {}
-        refused: dict[str, set[Password]] = {node.name: set() for node in nodes}
-        left, together = list(nodes), not self.each
-        for _ in range(self.tries):
-            given = self._asked([node.name for node in left], refused, together=together)
-            # a password that a node has refused is not sent to it again
-            outcomes = _proved([node for node in left if given[node.name] not in refused[node.name]], given)
-            for node in left:
-                error = outcomes.get(node.name, _REFUSED)
-                if error is None:
-                    opened[node.name] = with_sudo(node, given[node.name])
-                elif isinstance(error, SudoRefusedError) and error.refusal is SudoRefusal.PASSWORD:
-                    refused[node.name].add(given[node.name])
-                else:
-                    errors[node.name] = error
-            wrong = [node for node in left if node.name not in opened and node.name not in errors]
-            together = together and len(wrong) == len(left)  # refused by all: mistyped
-            left = wrong
-            if not left:
-                break
-        return opened, errors | {node.name: _given_up(node.name, len(refused[node.name])) for node in left}
-
-    def _asked(
-        self, names: Sequence[str], refused: Mapping[str, set[Password]], *, together: bool
-    ) -> dict[str, Password]:
-        from orchestrator.nodes.sudo import Password
-
-        if together and len(names) > 1:
-            before = "All of them refuse that one. " if refused[names[0]] else ""
-            question = f"{before}sudo password for {counted(len(names), 'machine')} ({', '.join(names)})"
-            return dict.fromkeys(names, Password(self.ask(question)))
-        again = {name: f"{name} refuses that one. " if refused[name] else "" for name in names}
-        return {name: Password(self.ask(f"{again[name]}sudo password for {name}")) for name in names}
+    def _one_for(self, names: Sequence[str], before: str = "") -> dict[str, Password]:
+        question = f"{before}sudo password for {counted(len(names), 'machine')} ({', '.join(names)})"
+        return dict.fromkeys(names, Password(self.ask(question)))
 
 
-_REFUSED = SudoRefusedError("refused before", refusal=SudoRefusal.PASSWORD)
+def _is_doubt(error: OrchError) -> bool:
+    return isinstance(error, SudoRefusedError) and error.refusal is SudoRefusal.DOUBTED
 
 
-def _proved(nodes: Sequence[Node], given: Mapping[str, Password]) -> dict[str, OrchError | None]:
-    """Try each node's password there, once; return the errors, None where it is accepted."""
-    from orchestrator.fleet.fan_out import fan_out
-    from orchestrator.nodes.sudo import PROOF_TIMEOUT_S, prove
-
-    outcomes = fan_out(nodes, lambda node: prove(node, given[node.name]), timeout_s=2 * PROOF_TIMEOUT_S)
-    return {outcome.item.name: outcome.error for outcome in outcomes}
-
-
-def _given_up(name: str, count: int) -> SudoRefusedError:
-    what = "that password" if count == 1 else f"{count} passwords"
-    return SudoRefusedError(
-        f"sudo refuses {what}; nothing was changed there",
-        refusal=SudoRefusal.PASSWORD,
-        node=name,
-        hint=f"{_again()} --nodes {name}",
-    )
+def _proved(
+    nodes: Sequence[Node], given: Mapping[str, Password], *, doubt: bool
+) -> tuple[dict[str, Node], dict[str, OrchError]]:
+    """Try each node's password there; return the nodes that accept it, and the errors of the others."""
+    outcomes = fan_out(nodes, lambda node: prove(node, given[node.name], doubt=doubt), timeout_s=3 * PROOF_TIMEOUT_S)
+    errors = {outcome.item.name: outcome.error for outcome in outcomes if outcome.error}
+    for name, error in errors.items():
+        if not error.hint:
+            error.hint = f"{_again()} --nodes {name}"
+    return {node.name: with_sudo(node, given[node.name]) for node in nodes if node.name not in errors}, errors
 
 
 def _typed(question: str) -> str:

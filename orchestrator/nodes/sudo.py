@@ -17,6 +17,16 @@ BEGIN = "orch-stdin"
 SKIP = 'while IFS= read -r line; do [ "$line" = "$0" ] && exec "$@"; done; exit 125'
 """Constant; $0 is BEGIN, $@ the command. Where sudoers asks no password for this command, sudo leaves the password in
 front of the command's own input: `tee` would write it into its file."""
+CHECK = """\
+PATH=$PATH:/usr/sbin:/sbin
+user=$(id -un)
+grep -q "^$user:" /etc/passwd && exec unix_chkpwd "$user" nullok
+exit 127
+"""
+"""Constant: PAM's own helper compares the password of a local account, which comes on stdin and ends with a zero byte.
+It counts as no attempt anywhere."""
+CHECKED_AS_WRONG = 7
+"""PAM_AUTH_ERR."""
 PROOF_TIMEOUT_S = 60.0
 """PAM waits after a wrong password, and for a finger where there is a fingerprint reader."""
 _LOCKED = ("account is locked", "account locked")
@@ -46,11 +56,18 @@ def root_prefix(node: Node) -> tuple[str, ...]:
     return ("sudo",) if isinstance(node, _SudoNode) else ()
 
 
-def prove(node: Node, password: Password) -> None:
-    """Try the password once: sudo finds no second line to try. SudoRefusedError says why it is of no use.
+def prove(node: Node, password: Password, *, doubt: bool) -> None:
+    """Try the password once. SudoRefusedError says why it is of no use.
 
+    `doubt`: first compare it with the account's own, and do not send a different one to sudo. sudo asks again after a
+    wrong password, gets no answer, and where pam_faillock counts, that is two of the three that lock an account
+    (measured). Another one may be right all the same, that of root for example (`rootpw`).
     The exit code decides; the messages only tell the reason.
     """
+    if doubt:
+        checked = node.run(["sh", "-c", CHECK], stdin=f"{password.text}\0".encode(), timeout_s=PROOF_TIMEOUT_S)
+        if checked.exit_code == CHECKED_AS_WRONG:
+            raise SudoRefusedError("it has another password", refusal=SudoRefusal.DOUBTED, node=node.name)
     answer = node.run([*SUDO, "true"], stdin=password.line, timeout_s=PROOF_TIMEOUT_S)
     if answer.exit_code == 0:
         return
@@ -61,7 +78,8 @@ def prove(node: Node, password: Password) -> None:
         return next(found, "").removeprefix("sudo: ")
 
     if not written(_LOCKED) and written(_WRONG):
-        raise SudoRefusedError("sudo refuses that password", refusal=SudoRefusal.PASSWORD, node=node.name)
+        message = "sudo refuses that password; nothing was changed there"
+        raise SudoRefusedError(message, refusal=SudoRefusal.PASSWORD, node=node.name)
     if line := written(_NOT_ALLOWED):
         message, refusal = f"this account may not use sudo: {line}", SudoRefusal.NOT_ALLOWED
         raise SudoRefusedError(message, refusal=refusal, node=node.name, hint=_LET_USE_SUDO)

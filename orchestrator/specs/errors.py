@@ -87,8 +87,9 @@ class EngineRefusedError(EngineError):
 class SudoRefusal(Enum):
     """Reason for which `sudo` refuses."""
 
+    DOUBTED = auto()
+    """The password is not that of the account; sudo has not been asked."""
     PASSWORD = auto()
-    """Another password may be accepted."""
     NOT_ALLOWED = auto()
     """The account may not use sudo, whatever the password."""
     OTHER = auto()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.probes import setup_probe
-from orchestrator.nodes.sudo import BEGIN, SKIP, SUDO
+from orchestrator.nodes.sudo import BEGIN, CHECK, SKIP, SUDO
 from orchestrator.plan.setup import FINGERPRINT, KEYRING
 from orchestrator.specs.errors import EngineError
 from orchestrator.specs.facts import EngineFacts
@@ -41,6 +41,17 @@ class AskingSudo:
     refusal: str = ""
     """What it writes after the right password."""
     tried: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
+    helper: str | None = None
+    """Password of the account as PAM's helper knows it, where it is another one; empty: there is no helper."""
+
+    def check(self, stdin: bytes) -> Answer:
+        """The answer of PAM's helper."""
+        if self.helper == "":
+            return 127, "", ""
+        self.compared.append(stdin.decode().removesuffix("\0"))
+        right = self.password if self.helper is None else self.helper
+        return 0 if self.compared[-1] == right else 7, "", ""
 
     def __call__(self, argv: Sequence[str], stdin: bytes) -> Answer | tuple[tuple[str, ...], bytes]:
         """What it answers, or the command that it runs as root with what is left of its input."""
@@ -108,6 +119,8 @@ class Machine:
 
     def _run(self, argv: Sequence[str], stdin: bytes, _timeout_s: float) -> Answer:
         asks = tuple(argv[: len(SUDO)]) == SUDO
+        if tuple(argv) == ("sh", "-c", CHECK):
+            return self.sudo.check(stdin)
         if asks:
             outcome = self.sudo(argv, stdin)
             if len(outcome) == 3:

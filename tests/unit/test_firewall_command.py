@@ -13,7 +13,7 @@ from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by, writing_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.nodes.fake import Answer, FakeNode
-from orchestrator.nodes.sudo import SUDO
+from orchestrator.nodes.sudo import CHECK, SUDO
 from orchestrator.plan.firewall import plan_apply, plan_remove
 from orchestrator.specs.firewall import Firewall, Opening, close_commands, known_mark, line_to_paste, open_commands
 from orchestrator.specs.network import NetworkFacts
@@ -39,6 +39,8 @@ class Ufw:
 
     def __call__(self, argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         as_root = self.root
+        if self.sudo and argv[-1] == CHECK:
+            return self.sudo.check(stdin)
         if self.sudo and tuple(argv[: len(SUDO)]) == SUDO:
             outcome = self.sudo(argv, stdin)
             if len(outcome) == 3:
@@ -164,7 +166,7 @@ def test_a_refused_password_is_one_error_and_changes_nothing_there(orch: Orch, m
     with answering_by(lambda *_: True), writing_by(lambda _: next(typed)):
         ran = orch("apply")
     assert (ran.code, machines["beta"].ran) == (5, [])
-    error = "error: beta: sudo refuses 2 passwords; nothing was changed there\n  → orch firewall apply --nodes beta\n"
+    error = "error: beta: sudo refuses that password; nothing was changed there\n  → orch firewall apply --nodes beta\n"
     assert (ran.err.count("beta: sudo"), error in ran.err) == (1, True)
     assert len(machines["alpha"].ran) == 2
 
