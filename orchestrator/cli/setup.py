@@ -13,10 +13,17 @@ import typer
 from orchestrator.cli.consent import agreed
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
-from orchestrator.cli.report import exit_code, report_errors, say, write_line
+from orchestrator.cli.report import exit_code, report_error, report_errors, say, write_line
 from orchestrator.cli.sudo import SudoPassword
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, SudoRefusal, SudoRefusedError, UsageError
+from orchestrator.specs.errors import (
+    EXIT_INTERRUPTED,
+    ConfigError,
+    PreflightError,
+    SudoRefusal,
+    SudoRefusedError,
+    UsageError,
+)
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetUp, SetupPlan
 
@@ -68,6 +75,9 @@ def setup(
         asking = bool(ready) and not dry_run and not yes
         for line in plan_text(plans) if asking or output.is_table else ():
             (write_line if output.is_table else say)(line)
+        for plan in () if asking or output.is_table else plans:
+            if plan.refused:
+                report_error(PreflightError(plan.refused, node=plan.node, hint=plan.hint))
         if ready and not dry_run:
             if not agreed(_question(ready), yes=yes):
                 say("nothing was changed")

@@ -224,7 +224,7 @@ def test_a_package_manager_that_another_process_holds(bare: Orch) -> None:
     with nowhere(SECRET, OTHER):
         code, shown = on_terminal(
             bare,
-            ("-v", "setup"),
+            ("--debug", "setup"),
             [
                 ("sudo password for 2 machines (alpha, beta): ", f"{SECRET}\n"),
                 ("beta refuses that one. sudo password for beta: ", f"{OTHER}\n"),
@@ -247,6 +247,19 @@ def test_a_second_run_does_nothing_and_asks_nothing(bare: Orch, figure: Figure) 
     figure(f"orch setup where nothing is to do: {again.seconds:.1f} s")
 
 
+def test_a_firewall_is_opened_and_closed_with_one_password_each(bare: Orch) -> None:
+    for rule in ("--in-interface lo --jump ACCEPT", "--protocol tcp --dport 22 --jump ACCEPT", "--jump DROP"):
+        as_root(f"iptables --append INPUT {rule}")
+    passwords(SECRET, "orch", on="beta")
+    passwords(OTHER, "orch", on="alpha")
+    asks, mine = ("sudo password for alpha: ", f"{OTHER}\n"), "iptables --list-rules INPUT | grep -c orch: || true"
+    with nowhere(OTHER):
+        code, shown = on_terminal(bare, ("firewall", "apply", "--nodes", "alpha"), [asks, ("Run 1 commands?", "y\n")])
+    assert (code, as_root(mine)) == (0, "1"), shown
+    done = with_password(bare, OTHER, "firewall", "remove", "--nodes", "alpha", "--yes")
+    assert (done.code, as_root(mine)) == (0, "0"), done.err
+
+
 def test_nothing_holds_the_password_here(bare: Orch) -> None:
     files = [file for file in bare.folder.rglob("*") if file.is_file()]
     text = b"".join(file.read_bytes() for file in files)
@@ -262,7 +275,7 @@ def test_a_command_that_sudo_runs_without_a_password_does_not_get_it(
     spec = read_inventory(bare.folder / "state/orch/lab/inventory.yaml").node("beta")
     node = SshNode(spec)
     try:
-        opened = with_sudo(node, Password(OTHER))
+        opened = with_sudo(node, Password(SECRET))
         for command, content in ((("tee", "/root/one"), "one\n"), (("sh", "-c", "cat > /root/two"), "two\n")):
             opened.run(("sudo", *command), stdin=content.encode()).check("writing")
     finally:

@@ -13,8 +13,10 @@ import pytest
 
 from orchestrator.cli.consent import writing_by
 from orchestrator.nodes.fake import FakeNode
-from orchestrator.nodes.sudo import BEGIN, SKIP, SUDO, Password, prove, with_sudo
-from orchestrator.specs.errors import SudoRefusal, SudoRefusedError
+from orchestrator.nodes.sudo import BEGIN, CHECK, SKIP, SUDO, Password, prove, with_sudo
+from orchestrator.specs.errors import NodeUnreachableError, SudoRefusal, SudoRefusedError
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.reach import Reach
 from tests.unit.conftest import Orch
 from tests.unit.machines import AskingSudo, Fleet, Machine, fleet
 
@@ -122,6 +124,28 @@ def test_each_can_be_asked_for(orch: Orch) -> None:
         assert orch("setup", "--yes", "--ask-each", on=here).code == 0
     assert questions == [f"sudo password for {name}" for name in ("alpha", "beta", "gamma")]
     assert tried(here) == [[], [], []]
+
+
+def test_a_machine_whose_host_key_is_unknown_is_neither_asked_for_nor_sent_anything(orch: Orch) -> None:
+    here = asking()
+    strange = FakeNode("beta", answers={("sh", "*"): NodeUnreachableError("unknown key", reach=Reach.KEY_UNKNOWN)})
+
+    class OneIsStrange(Fleet):
+        def connect(self, wanted: NodeSpec) -> FakeNode:
+            return strange if wanted.name == "beta" else super().connect(wanted)
+
+    with typing(SECRET) as questions:
+        assert orch("setup", "--yes", on=OneIsStrange(here.machines)).code == 5
+    assert questions == ["sudo password for 2 machines (alpha, gamma)"]
+    assert not [call for call in strange.calls if "sudo" in call or CHECK in call]
+
+
+@pytest.mark.parametrize("form", [("--json",), ("-o", "name")])
+def test_a_refusal_is_one_line_on_stderr_in_other_forms(orch: Orch, form: tuple[str, ...]) -> None:
+    here = asking(beta=OTHER)
+    with typing(SECRET, "wrong"):
+        ran = orch("setup", "--yes", *form, on=here)
+    assert ran.err.count("error: beta: sudo refuses that password; nothing was changed there\n  → orch setup") == 1
 
 
 def test_a_dry_run_asks_for_none(orch: Orch) -> None:
@@ -233,8 +257,8 @@ def test_it_shows_in_no_output_log_record_or_call(orch: Orch, tmp_path: Path, wo
     calls = list[tuple[str, ...]]()
 
     class Recorded(Fleet):
-        def connect(self, wanted: object) -> FakeNode:
-            node = super().connect(wanted)  # type: ignore[arg-type]  # its spec
+        def connect(self, wanted: NodeSpec) -> FakeNode:
+            node = super().connect(wanted)
             calls.extend(node.calls)
             node.calls = calls
             return node
