@@ -18,15 +18,11 @@ SKIP = 'while IFS= read -r line; do [ "$line" = "$0" ] && exec "$@"; done; exit 
 """Constant; $0 is BEGIN, $@ the command. Where sudoers asks no password for this command, sudo leaves the password in
 front of the command's own input: `tee` would write it into its file."""
 CHECK = """\
-PATH=$PATH:/usr/sbin:/sbin
-user=$(id -un)
-grep -q "^$user:" /etc/passwd && exec unix_chkpwd "$user" nullok
-exit 127
-"""
+PATH=$PATH:/usr/sbin:/sbin; user=$(id -un)
+grep -q "^$user:" /etc/passwd && exec unix_chkpwd "$user" nullok"""
 """Constant: PAM's own helper compares the password of a local account, which comes on stdin and ends with a zero byte.
 It counts as no attempt anywhere."""
-CHECKED_AS_WRONG = 7
-"""PAM_AUTH_ERR."""
+_WRONG_THERE = 7  # PAM_AUTH_ERR
 PROOF_TIMEOUT_S = 60.0
 """PAM waits after a wrong password, and for a finger where there is a fingerprint reader."""
 _LOCKED = ("account is locked", "account locked")
@@ -66,11 +62,16 @@ def prove(node: Node, password: Password, *, doubt: bool) -> None:
     """
     if doubt:
         checked = node.run(["sh", "-c", CHECK], stdin=f"{password.text}\0".encode(), timeout_s=PROOF_TIMEOUT_S)
-        if checked.exit_code == CHECKED_AS_WRONG:
+        if checked.exit_code == _WRONG_THERE:
             raise SudoRefusedError("it has another password", refusal=SudoRefusal.DOUBTED, node=node.name)
     answer = node.run([*SUDO, "true"], stdin=password.line, timeout_s=PROOF_TIMEOUT_S)
-    if answer.exit_code == 0:
-        return
+    if answer.exit_code != 0:
+        refusal, message, hint = _reason(answer)
+        raise SudoRefusedError(message, refusal=refusal, node=node.name, hint=hint)
+
+
+def _reason(answer: Completed) -> tuple[SudoRefusal, str, str]:
+    """Reason, message and next step of a refusal."""
     lines = [line.strip() for line in answer.stderr.splitlines() if line.strip()]
 
     def written(words: Sequence[str]) -> str:
@@ -78,21 +79,14 @@ def prove(node: Node, password: Password, *, doubt: bool) -> None:
         return next(found, "").removeprefix("sudo: ")
 
     if not written(_LOCKED) and written(_WRONG):
-        message = "sudo refuses that password; nothing was changed there"
-        raise SudoRefusedError(message, refusal=SudoRefusal.PASSWORD, node=node.name)
+        return SudoRefusal.PASSWORD, "sudo refuses that password; nothing was changed there", ""
     if line := written(_NOT_ALLOWED):
-        message, refusal = f"this account may not use sudo: {line}", SudoRefusal.NOT_ALLOWED
-        raise SudoRefusedError(message, refusal=refusal, node=node.name, hint=_LET_USE_SUDO)
+        return SudoRefusal.NOT_ALLOWED, f"this account may not use sudo: {line}", _LET_USE_SUDO
     if written(_NO_TERMINAL):
-        raise SudoRefusedError(
-            "its sudo works on a terminal alone (requiretty in its sudoers)",
-            refusal=SudoRefusal.OTHER,
-            node=node.name,
-            hint="on it: sudo visudo, remove requiretty; then this command again",
-        )
-    reason = written(_LOCKED) or written(("sudo: ",)) or (lines or [f"exit code {answer.exit_code}"])[-1]
-    hint = "log in there and try: sudo true"
-    raise SudoRefusedError(f"sudo refuses: {reason}", refusal=SudoRefusal.OTHER, node=node.name, hint=hint)
+        hint = "on it: sudo visudo, remove requiretty; then this command again"
+        return SudoRefusal.OTHER, "its sudo works on a terminal alone (requiretty in its sudoers)", hint
+    text = written(_LOCKED) or written(("sudo: ",)) or (lines or [f"exit code {answer.exit_code}"])[-1]
+    return SudoRefusal.OTHER, f"sudo refuses: {text}", "log in there and try: sudo true"
 
 
 _LET_USE_SUDO = (
