@@ -26,7 +26,8 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
     order = rank_order(request.nodes, facts, request.master)
     request, memory_note = fit_memory(request, order, facts)
     first = facts[order[0].name]
-    port, supervisor_port, note = choose_ports(first, request.master_port, exactly=request.exact_port)
+    attempt = f"{identity.run_id}.{identity.attempt}"
+    port, supervisor_port, note = choose_ports(first, request.master_port, attempt, exactly=request.exact_port)
     nodes = _node_plans(request, identity, [facts[node.name] for node in order], order, (port, supervisor_port))
     return Plan(
         **request.settings(),

@@ -275,7 +275,7 @@ class LaunchOptions(RunSettings):
         least=1,
         most=65534,
         metavar="PORT",
-        help="Port on rank 0's node (default: the next free one from 12355).",
+        help="Port on rank 0's node (default: the next free one from 12355). A restart takes the next free one.",
     )
     workdir: Path | None = _option(  # noqa: RUF009  # a dataclass field
         None, "--workdir", metavar="DIR", help="Your code, copied to every node (default: the current folder)."

@@ -70,7 +70,7 @@ def test_a_report_arrives_as_it_was(report: Ready | RanksEnded | SignsReport | P
 @pytest.mark.parametrize(
     "order",
     [
-        StartRanks(generation=1),
+        StartRanks(generation=1, port=12360),
         ReportStacks(),
         EndRun(rank_exit=RANK_EXIT),
         Ping(),

@@ -35,6 +35,8 @@ GONE = "its connection ended: its container has ended, or its network is cut"
 @dataclass(frozen=True, kw_only=True)
 class StartRanks:
     generation: int
+    port: int = 0
+    """Port on which the ranks meet, on rank 0's node; 0: as their command says."""
 
 
 @dataclass(frozen=True, kw_only=True)

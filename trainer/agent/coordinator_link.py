@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from contract.liveness import LivenessLimits
 from contract.rank_signs import RankSigns
 from contract.result_files import ResultFiles
-from trainer.agent.coordinator import GONE, Coordinator, CopyFiles, EndRun, Notice, Order, RestartPolicy, RestartRanks
+from trainer.agent.coordinator import (
+    GONE,
+    Coordinator,
+    CopyFiles,
+    EndRun,
+    Notice,
+    Order,
+    RestartPolicy,
+    RestartRanks,
+    StartRanks,
+)
 from trainer.agent.file_copies import FileCopy, FileServer
 from trainer.agent.handshake import FILES, MESSAGES, Greeting, draw, read_asked, read_token, read_welcome
 from trainer.agent.listener import (
@@ -23,6 +35,7 @@ from trainer.agent.listener import (
 from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, SignsReport, as_message, read_order
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
+from trainer.agent.rendezvous_port import RendezvousPort, planned_port
 from trainer.agent.result_folder import ResultFolder
 from trainer.agent.wire import SEND_S, AgentConnection
 
@@ -57,6 +70,7 @@ class CoordinatorServer:
             ),
         )
         self._options, self._note = options, note
+        self._port = RendezvousPort(planned_port({**os.environ, **options.environment}), note)
         self._own: list[Report] = []
         """Reports of this node that the coordinator has not processed."""
         self._informed = set[int]()
@@ -115,6 +129,7 @@ class CoordinatorServer:
                 for _ in self.orders(1.0):
                     pass
         self._files.close()
+        self._port.close()
         if self._listener:
             self._listener.close()
 
@@ -148,6 +163,8 @@ class CoordinatorServer:
 
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
         for order in orders:
+            if isinstance(order, StartRanks):
+                order = replace(order, port=self._port.reserve())  # the order as it is sent
             if isinstance(order, CopyFiles):
                 self._ask_to_copy(order)
                 continue

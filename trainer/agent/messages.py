@@ -108,7 +108,8 @@ def read_order(
     """Decode a message of the coordinator to a node."""
     kind, values = _kind_of(line)
     if kind == "start":
-        return StartRanks(generation=whole(values, "generation", most=MAX_GENERATIONS))
+        generation, port = whole(values, "generation", most=MAX_GENERATIONS), whole(values, "port", most=65535)
+        return StartRanks(generation=generation, port=port)
     if kind == "restart":
         return RestartRanks(
             generation=whole(values, "generation", most=MAX_GENERATIONS),

@@ -140,7 +140,7 @@ class NodeAgent:
         if isinstance(order, StartRanks) and not self._ranks and not self._asked:
             self._generation = order.generation
             self._emit(GenerationStarted())
-            self._start(link)
+            self._start(link, order.port)
         elif isinstance(order, RestartRanks):
             if (
                 self._asked
@@ -163,10 +163,10 @@ class NodeAgent:
         elif isinstance(order, Notice) and not self._options.node_rank:
             self._emit(order.event)
 
-    def _start(self, link: CoordinatorLink) -> None:
+    def _start(self, link: CoordinatorLink, port: int) -> None:
         self._reported = 0.0
         try:
-            self._ranks = Ranks(self._options, self._generation, self._write)
+            self._ranks = Ranks(self._options, self._generation, self._write, port)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
             reason = f"the ranks could not be started: {error}"
             link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))

@@ -35,6 +35,7 @@ from trainer.agent.rank_exit import RankExit, read_rank_exit
 from trainer.agent.rank_rates import RankRate, RankRates
 from trainer.agent.rank_signs import RankSignsReader
 from trainer.agent.redraws import Redraws, StreamPiece
+from trainer.agent.rendezvous_port import port_environment, with_port
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
 from trainer.config import RankInfo
@@ -69,8 +70,10 @@ def adopt_orphans() -> None:
 class Ranks:
     """One torchrun and its ranks, or a script of the user's with all that it starts."""
 
-    def __init__(self, options: AgentOptions, generation: int, write: Callable[[IO[bytes], bytes], None]) -> None:
-        """`write` receives each line of output."""
+    def __init__(
+        self, options: AgentOptions, generation: int, write: Callable[[IO[bytes], bytes], None], port: int = 0
+    ) -> None:
+        """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says."""
         self._options = options
         self._lines = 0
         self._frozen = ""
@@ -94,11 +97,11 @@ class Ranks:
         self._done_socket, done_end = socket.socketpair()
         self._done_socket.setblocking(False)
         self._process = subprocess.Popen(
-            torchrun_line(options.command, generation, self._scratch.path, done_end.fileno()),
+            torchrun_line(with_port(options.command, port), generation, self._scratch.path, done_end.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(options, generation, self._scratch.path),
+            env=_environment(options, generation, self._scratch.path, port),
             start_new_session=True,
             pass_fds=(done_end.fileno(),),
         )
@@ -247,7 +250,7 @@ class Ranks:
                 write(piece)
 
 
-def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[str, str]:
+def _environment(options: AgentOptions, generation: int, scratch: Path, port: int) -> dict[str, str]:
     """Environment of torchrun or a script: the folder of the rank status, a Python start that writes it and answers
     requests for stacks, and for the user's own scripts the newest checkpoint."""
     paths = (str(Path(at_start.__file__).parent), os.environ.get("PYTHONPATH", ""))
@@ -265,7 +268,8 @@ def _environment(options: AgentOptions, generation: int, scratch: Path) -> dict[
         ours["PATH"] = os.pathsep.join((str(programs), os.environ.get("PATH", os.defpath)))
         rdzv_id = options.environment.get(_RDZV_ID) or os.environ.get(_RDZV_ID, options.run)
         ours[_RDZV_ID] = f"{rdzv_id}.{generation}"
-    return {**os.environ, **options.environment, **ours}
+    given = {**os.environ, **options.environment}
+    return {**given, **ours, **port_environment(given, port)}
 
 
 def _checkpoint_to_resume(options: AgentOptions) -> str:

@@ -1,0 +1,71 @@
+"""The port on which the ranks of a generation meet, reserved on rank 0's node for as long as they run.
+
+A port that was free when the run was planned may have another run's ranks by now: these listen only seconds later, once
+they have imported torch. So rank 0's agent binds the port, and all agents learn it with the order to start. The bound
+socket does not listen: Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+VARIABLES = ("MASTER_PORT", "PET_MASTER_PORT")
+"""The second one is read by the torchrun of a user's script."""
+OPTION = "--master-port"
+PORTS_TRIED = 64
+
+
+class RendezvousPort:
+    """Choose a port for each generation, and hold the newest one."""
+
+    def __init__(self, planned: int, note: Callable[[str, str], None]) -> None:
+        """`planned`: port of the first generation, if it is free; 0: all generations have the one of their command.
+        `note` receives the kind and the text of a line for people."""
+        self._next, self._note = planned, note
+        self._held: socket.socket | None = None
+
+    def reserve(self) -> int:
+        """Release the port of the generation before, and reserve the next free one; 0: there is none."""
+        self.close()
+        first = self._next
+        for port in range(first, min(first + PORTS_TRIED, 65536)) if first else ():
+            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                held.bind(("", port))  # without SO_REUSEADDR: this fails where another agent has reserved the port
+            except OSError:
+                held.close()
+                continue
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port != first:
+                self._note("port", f"port {first} is taken: the ranks meet on port {port}")
+            self._held, self._next = held, port + 1
+            return port
+        return 0
+
+    def close(self) -> None:
+        """Release the port."""
+        if self._held:
+            self._held.close()
+            self._held = None
+
+
+def planned_port(environ: Mapping[str, str]) -> int:
+    """Return the port that the plan names; 0: none."""
+    with suppress(ValueError):
+        return int(environ.get(VARIABLES[0], ""))
+    return 0
+
+
+def port_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
+    """Return the variables of `environ` that name the port, with this one."""
+    return {name: str(port) for name in VARIABLES if port and name in environ}
+
+
+def with_port(argv: Sequence[str], port: int) -> list[str]:
+    """Return torchrun's words with this port; 0: as they are."""
+    words = list(argv)
+    if port and OPTION in words:
+        words[words.index(OPTION) + 1] = str(port)
+    return words
