@@ -120,7 +120,8 @@ def test_every_supervisor_knows_its_place() -> None:
         assert command[:4] == ("python", "-P", "-m", "trainer.agent")
         options = survive.read(command[4:], part.container.environment)
         assert (options.node, options.node_rank, options.first_rank) == (part.node, rank, part.first_rank)
-        assert (options.address, options.port, options.restarts, options.absence_s) == ("10.0.0.11", 12356, 2, 900)
+        assert (options.address, options.restarts, options.absence_s) == ("10.0.0.11", 2, 900)
+        assert options.port == lan.plan(("alpha", "beta", "gamma")).supervisor_port
         assert options.names == ("alpha", "beta", "gamma")
         assert options.run == f"{lan.IDENTITY.run_id}.0"
         assert str(options.folder) == f"/workspace/runs/{lan.IDENTITY.run_id}"

@@ -214,6 +214,16 @@ def test_same_input_same_plan() -> None:
     assert to_json(lan.plan(lan.NAMES)) == to_json(lan.plan(lan.NAMES))
 
 
+def test_agents_of_two_attempts_planned_at_once_do_not_share_a_port() -> None:
+    """Neither listens when the other one is planned. Torchrun's port is reserved by the agent of rank 0's node."""
+    specs = tuple(lan.spec(name) for name in ("alpha", "beta"))
+    request, facts = LaunchRequest(project="orch", nodes=specs), {spec.name: lan.facts(spec.name) for spec in specs}
+    identities = [replace(lan.IDENTITY, run_id=f"run-{number}") for number in range(20)]
+    plans = [plan_launch(request, facts, identity) for identity in [*identities, replace(identities[0], attempt=1)]]
+    assert len({plan.supervisor_port for plan in plans}) == len(plans)
+    assert {plan.master_port for plan in plans} == {12355}
+
+
 def test_containers_have_the_least_privilege() -> None:
     words = " ".join(run_words(lan.plan().nodes[0].container))
     for held in (
