@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.failures import of_machines, of_networks, of_programs
+from contract.failures import of_downloads, of_machines, of_networks, of_programs
 from contract.failures.of_programs import CODE_EXCEPTION, CODE_EXIT, NODE_LOST, TOLD_TO_STOP
 from contract.failures.owners import FINAL, Outcome, Owner
 from contract.failures.signature import Signature
@@ -20,6 +20,7 @@ _KNOWN: tuple[Signature, ...] = (
     *of_networks.NCCL,
     *of_programs.CHECKPOINT,
     *of_programs.TRAINING,
+    *of_downloads.DOWNLOADS,
     *of_programs.START,
     *of_machines.STORAGE,
     *of_networks.NETWORK,

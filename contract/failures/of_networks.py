@@ -37,13 +37,22 @@ NCCL = (
         r"remote process exited or there was a network error",
         r"NCCL WARN.{0,300}(?:Connection closed by remote peer|Connection reset by peer)",
         r"NCCL communicator was aborted on rank",
+        r"(?:socket\w{4,40}|ncclSocket\w{1,40}|bootstrap\w{1,40}): .{0,300}(?:Connection (?:refused"
+        r"|timed out|reset by peer)"
+        r"|Software caused connection abort|Broken pipe)",
         lost_peer=True,
     ),
     infrastructure(
         "nccl.system",
         r"nccl(?:System|Internal|UnhandledCuda)Error",
         r"NCCL error in: .{0,300}(?:unhandled (?:system|cuda) error|internal error)",
+        r"NCCL [Ee]rror [0-9]{1,2}: (?:unhandled|internal)",
         nearer=("nccl", "network", "memory", "gpu"),
+    ),
+    user(
+        "nccl.usage",
+        r"ncclInvalid(?:Usage|Argument)|NCCL error in: .{0,300}invalid (?:usage|argument)|NCCL [Ee]rror [45]: invalid",
+        nearer=("nccl", "network", "gpu"),
     ),
 )
 
@@ -54,17 +63,10 @@ NETWORK = (
         r"port: (?P<port>[0-9]{1,5}), .{0,200}EADDRINUSE",
         r"EADDRINUSE|[Aa]ddress already in use",
     ),
-    infrastructure(
-        "network.hub",
-        r"(?:[Cc]ouldn't|[Cc]annot|could not|Failed to) (?:connect to|reach|resolve) .{0,40}"
-        r"(?P<host>huggingface\.co)",
-        r"HTTPSConnectionPool\(host='(?P<host>[\w.-]{1,80})'.{0,200}Max retries exceeded",
-        r"LocalEntryNotFoundError|OfflineModeIsEnabled",
-    ),
     configuration(
         "network.loopback",
-        r"(?:connectFullMesh|timed out connecting|[Cc]onnect).{0,300}remote=\[?(?P<address>127\.0\.[0-9.]{3,7})",
-        r"[Cc]onnect(?:ing)? (?:to )?\[?(?P<address>127\.0\.[0-9.]{3,7})(?:\]:[0-9]|<[0-9])",
+        r"(?:connectFullMesh|timed out connecting|[Cc]onnect).{0,300}remote=\[?(?P<address>127\.0\.[0-9.]{3,7}|::1\b)",
+        r"[Cc]onnect(?:ing)? (?:to )?\[?(?P<address>127\.0\.[0-9.]{3,7}|::1)(?:\]:[0-9]|<[0-9])",
     ),
     configuration(
         "network.interface",
@@ -74,7 +76,8 @@ NETWORK = (
     configuration(
         "network.name",
         r"\((?P<name>[\w.-]{1,255}), [0-9]{1,5}\).{0,300}"
-        r"(?:Name or service not known|name resolution|No address associated)",
+        r"(?:Name or service not known|name resolution|No address associated"
+        r"|Address family for hostname|getaddrinfo failed)",
         r"(?:unable to resolve|could not resolve|resolve host)[^'\n]{0,60}'?(?P<name>[\w.-]{0,255})",
         r"Name or service not known|Temporary failure in name resolution",
     ),
@@ -82,12 +85,15 @@ NETWORK = (
         "network.too_few",
         r"Timed out after [0-9]{1,9} seconds waiting for clients\. (?P<came>[0-9]{1,9})/(?P<all>[0-9]{1,9}) ",
         r"Timed out waiting for clients\. (?P<came>[0-9]{1,9})/(?P<all>[0-9]{1,9}) ",
+        r"store based barrier.{0,200}world_size=(?P<all>[0-9]{1,9}), (?:worker_count"
+        r"|num_workers_joined)=(?P<came>[0-9]{1,9})",
         lost_peer=True,
     ),
     infrastructure(
         "network.rank_missing",
         r"wait timeout after [0-9]{1,9}ms, keys: \S{0,200}role_info",
         r"DistStoreError.{0,300}role_info",
+        r"store->get\('.{0,200}(?:[Ss]ocket [Tt]imeout|[Ww]ait timeout|[Tt]imed? ?out)",
         lost_peer=True,
     ),
     infrastructure("network.no_route", r"No route to host", r"Network is unreachable", r"Host is unreachable"),
@@ -121,7 +127,12 @@ NETWORK = (
         r"(?P<how>Broken pipe|Socket closed)",
         lost_peer=True,
     ),
-    infrastructure("network.peer_refused", r"Connection refused", lost_peer=True, nearer=("network",)),
+    infrastructure(
+        "network.peer_refused",
+        r"^(?!.{0,600}ConnectionPool\(host=).{0,2000}Connection refused",
+        lost_peer=True,
+        nearer=("network",),
+    ),
     infrastructure(
         "network.rendezvous", r"Rendezvous(?:Timeout|Closed|Connection)Error", lost_peer=True, nearer=("network",)
     ),

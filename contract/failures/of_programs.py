@@ -87,6 +87,32 @@ START = (
         r"^(?:\S{1,300}: )?error: "
         r"(?P<problem>.{0,300}(?:argument|option|choice|expected|contradict|required).{0,300})",
     ),
+    configuration(
+        "start.versions",
+        r"operator \w{1,60}::\w{1,60} does not exist|Couldn't load custom C\+\+ ops",
+        r"Could not run '(?:torchvision|torchaudio)::\w{1,60}' with arguments from the",
+        r"(?:ImportError|OSError): .{0,300}undefined symbol: \S{0,300}(?:c10|torch|2at|caffe2|THP|nccl|cudnn|cublas)",
+        r"were compiled with different CUDA|was built with CUDA .{0,60}while|CUDA .{0,60}mismatches the version",
+        r"numpy\.(?:core|_core)\.multiarray failed to import",
+        r"numpy\.dtype size changed|module compiled against (?:ABI|API) version",
+        r"ImportError: \S{1,80}[<>=~!]{1,2}\S{1,60} is required for .{0,200}but found",
+        r"(?:DistributionNotFound|VersionConflict|ContextualVersionConflict): ",
+    ),
+    configuration(
+        "start.cuda_home",
+        r"CUDA_HOME (?:environment variable is not set|does not exist)",
+        r"nvcc(?:['\"]?: | was )(?:not found|No such file)",
+        r"MissingCUDAException|No such file or directory: '\S{0,200}/nvcc'",
+    ),
+    configuration("start.mkl", r"MKL_THREADING_LAYER=\w{1,20} is incompatible with"),
+    configuration(
+        "start.login",
+        r"api_key not configured|[Nn]o API[ -][Kk]ey (?:configured|found|provided)",
+        r"wandb: ERROR .{0,60}(?:api_key|API key)",
+        r"wandb\.errors\.\S{0,40}AuthenticationError: ",
+        r"Could not find kaggle\.json|(?:NoCredentials|PartialCredentials)Error",
+        r"(?:comet_ml|neptune)\S{0,60}(?:Missing|Invalid)Api",
+    ),
     configuration("start.libc", r"version `(?P<version>(?:GLIBC|GLIBCXX|CXXABI)_[0-9.]{1,20})' not found"),
     configuration(
         "start.library", r"(?<![\w.+-])(?P<library>[\w.+-]{1,200}?\.so[\w.]{0,40}): cannot open shared object file"
@@ -129,7 +155,7 @@ NODE_LOST = infrastructure("node.lost")
 GENERAL = (
     configuration(
         "start.configuration",
-        r"(?:Configuration|Usage)Error: (?P<problem>.{1,1000})",
+        r"(?<![\w.])(?:trainer\.errors\.)?(?:Configuration|Usage)Error: (?P<problem>.{1,1000})",
         r"^(?:trainer\.errors\.)?OptionError: (?P<problem>.{1,1000})",
     ),
     CODE_EXCEPTION,

@@ -182,6 +182,53 @@ def test_the_screen_folds_what_only_lost_a_peer_and_nothing_else(row: Reported) 
     assert folded(lines) == found.lost_peer
 
 
+WELL = (
+    "Using the latest cached version of the dataset since glue couldn't be found on the Hugging Face Hub",
+    'Downloading: "https://download.pytorch.org/models/resnet18-f37072fd.pth" to /cache/resnet18-f37072fd.pth',
+    "'(ReadTimeoutError(\"HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out.\"), '(Request ID: 1)')'"
+    " thrown while requesting HEAD https://huggingface.co/gpt2/resolve/main/config.json",
+    "WARNING: Retrying (Retry(4)) after connection broken by 'ReadTimeoutError(\"HTTPSConnectionPool(host='x'\")'",
+    "HTTP Error 429 thrown while requesting GET https://huggingface.co/api/models/gpt2",
+    "Retrying in 1s [Retry 1/5].",
+    "[nltk_data] Error loading punkt: <urlopen error [Errno -3] Temporary",
+    "Failed to download image https://img.example/7.jpg: 404, skipped",
+    "Warning: You are sending unauthenticated requests to the HF Hub. Please set a HF_TOKEN",
+    "UserWarning: User provided device_type of 'cuda', but CUDA is not available. Disabling",
+    "using CPU, this will be slow",
+    "The installed version of bitsandbytes was compiled without GPU support. 8-bit optimizers are unavailable.",
+    "UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED (Triggered internally)",
+    "UserWarning: Failed to load image Python extension: '/x/image.so: undefined symbol: _ZN3c1017Register'",
+    "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.1 as it may crash.",
+    "UserWarning: Failed to initialize NumPy: _ARRAY_API not found",
+    "wandb: Currently logged in as: me. Use `wandb login --relogin` to force relogin",
+    "n1:10:10 [0] NCCL INFO NET/IB : No device found.",
+    "step 429: loss 5.03, 503 samples/s",
+    "checkpoint downloaded from the hub in 3.1 s; access to the dataset took 0.2 s",
+)
+"""Lines that runs write which end well."""
+
+
+@pytest.mark.parametrize("line", WELL)
+@pytest.mark.parametrize("code", [1, -9])
+def test_a_line_of_a_run_that_is_well_is_no_cause(line: str, code: int) -> None:
+    found = classify(FailedRank(own=("epoch 1", line, "epoch 2"), exit_code=code))
+    assert found is not None
+    assert found.id == {1: "code.exit", -9: "memory.killed"}[code]
+
+
+@pytest.mark.parametrize(
+    ("address", "id"),
+    [("192.168.1.9", "code.exception"), ("localhost", "code.exception"), ("x.org", "network.download")],
+)
+def test_a_service_of_the_local_network_is_no_download(address: str, id: str) -> None:
+    error = (
+        f"requests.exceptions.ConnectionError: HTTPConnectionPool(host='{address}', port=5000): Max retries exceeded"
+    )
+    found = classify(FailedRank(own=(*TRACEBACK, f"{error} (Connection refused)"), exit_code=1))
+    assert found is not None
+    assert found.id == id
+
+
 def test_every_signature_is_covered() -> None:
     recorded = {read_case(path).cause for path in LOGS.glob("*.log")}
     assert {one.id for one in SIGNATURES} - recorded - {row.id for row in ROWS} == {

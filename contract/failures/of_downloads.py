@@ -1,0 +1,62 @@
+"""Signatures of downloads that cannot be made: urllib, requests, httpx, the hubs, and the packages that use them."""
+
+from __future__ import annotations
+
+from contract.failures.signature import configuration, infrastructure
+
+_ELSEWHERE = r"(?!.{0,600}(?:host='|://|host )(?:localhost|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2[0-9]|3[01])\.))"
+"""Not a service of the local network: that is no download."""
+_NO_FULL_DISK = r"(?!.{0,300}(?:[Nn]o space left|quota exceeded))"
+
+DOWNLOADS = (
+    configuration(
+        "network.hub_access",
+        r"gated repo|Cannot access gated|Access to (?:model|dataset) .{1,200} is restricted",
+        r"(?:GatedRepo|RepositoryNotFound|RevisionNotFound|DatasetNotFound|LocalTokenNotFound)Error",
+        r"(?<!Local)EntryNotFoundError",
+        r"doesn't exist on the Hub or cannot be accessed",
+        r"is not a local folder and is not a valid model identifier",
+        r"\b(?:401|403|404|410|451) Client Error",
+        r"Client error '(?:401|403|404|410|451) ",
+        r"HTTP Error (?:401|404|410): ",
+    ),
+    infrastructure(
+        "network.download",
+        r"^(?!\[nltk_data\]).{0,1500}<urlopen error (?!unknown url type)" + _ELSEWHERE,
+        r"HTTP Error (?:403|408|429|5[0-9]{2}): ",
+        r"\b(?:408|429) Client Error|\b5[0-9]{2} Server Error",
+        r"(?:Client|Server) error '(?:408|429|5[0-9]{2}) ",
+        r"^(?!.{0,3000}(?:thrown while requesting|connection broken by)).{0,1500}HTTPS?ConnectionPool"
+        + _ELSEWHERE
+        + r"\(host=",
+        r"(?:requests|urllib3)\.exceptions\.(?:Connection|MaxRetry|SSL|Proxy"
+        r"|Protocol|ChunkedEncoding|Retry|IncompleteRead"
+        r"|NewConnection|NameResolution|\w{0,20}Timeout)(?:Error)?: " + _ELSEWHERE,
+        r"(?:httpx|httpcore)\.(?:\w{0,20}(?:Timeout|Connect|Network|Read|Write|Proxy|Protocol)(?:Error)?): "
+        + _ELSEWHERE,
+        r"aiohttp\.\w{0,40}\.?(?:Client|Server)\w{1,40}Error: " + _ELSEWHERE,
+        r"http\.client\.(?:RemoteDisconnected|IncompleteRead)|urllib\.error\.ContentTooShortError",
+        r"\[SSL: [A-Z_0-9]{3,80}\]|unable to get local issuer certificate|SSL certificate problem",
+        r"(?:[Cc]ouldn't|[Cc]annot|[Cc]an't|could not|Failed to) (?:connect to|reach|resolve) .{0,40}huggingface\.co",
+        r"LocalEntryNotFoundError|OfflineModeIsEnabled",
+        r"Couldn't reach .{1,300}(?:on the Hub|https?://|\(\w{0,40}Error)|Couldn't reach https?://",
+        r"Couldn't find .{0,400}(?:on|from) the (?:Hugging Face )?Hub either",
+        r"doesn't exist on the (?:\S{1,20} ){0,2}Hub either",
+        r"(?:Value|Connection)Error: Couldn't find cache for ",
+        r"(?:CAS (?:service|[Cc]lient) [Ee]rror|File reconstruction error|[Rr]eqwest(?:Middleware)? ?[Ee]rror)"
+        + _NO_FULL_DISK,
+        r"error sending request for url|An error occurred while downloading using `hf_transfer`",
+        r"Consistency check failed: file should be of size",
+        r"(?:NonMatchingChecksum|ExpectedMoreDownloadedFiles|ChecksumVerification|DownloadChecksum)\w{0,10}Error",
+        r"Error downloading \S{1,300}:?$|^(?:RuntimeError: )?Error downloading ",
+        r"invalid hash value \(expected \"|File not found or corrupted",
+        r"URL fetch failure on ",
+        r"[Ss]omething went wrong when downloading",
+        r"[Ff]ailed to retrieve file url|FileURLRetrievalError|DownloadError: ",
+        r"Could not connect to the endpoint URL: ",
+        r"Please use the NLTK Downloader to obtain the resource",
+        r"curl: \((?:5|6|7|22|28|35|56|60)\)|wget: (?:unable|can't|bad)|fatal: unable to access '",
+        r"(?:Error|Exception): (?:[Uu]nable|[Ff]ailed|[Cc]ould not"
+        r"|[Cc]annot) (?:to )?(?:download|fetch|retrieve) .{0,300}https?://",
+    ),
+)
