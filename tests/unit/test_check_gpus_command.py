@@ -49,7 +49,8 @@ def test_unfit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     smi(here, "No devices were found", code=6)
 
     assert main(["check-gpus", "--no-container"]) == 4
-    assert "error gpu.no_device" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "orch explain gpu.no_device" in out and "1 error" in out
 
 
 def test_only_the_nodes_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
