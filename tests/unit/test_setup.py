@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.readiness.setup import Patience, carry_out, survey, verified
+from orchestrator.fleet.readiness.package_lock import Patience
+from orchestrator.fleet.readiness.setup import carry_out, survey, verified
 from orchestrator.nodes.probes.setup_probe import parse, primary_keys
 from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setup, source_line
 from orchestrator.render.setup import plan_text, step_line

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.fleet.fan_out import Outcome, fan_out
-from orchestrator.nodes.interface import Completed, Node
+from orchestrator.fleet.readiness.package_lock import PATIENCE, Patience, run_unlocked
+from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes.setup_probe import ask, primary_keys
 from orchestrator.specs.errors import CommandFailedError, EngineError, OrchError
 from orchestrator.specs.facts import EngineFacts
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.setup import SetUp, SetupFacts, SetupPlan, Step
 
-ASK_TIMEOUT_S = 40.0
-WORK_TIMEOUT_S = 3600.0
-ENGINE_READY_S = 60.0
+ASK_TIMEOUT_S, WORK_TIMEOUT_S = 40.0, 3600.0
+ENGINE_READY_S, PAUSE_S = 60.0, 0.5
 """The first start of an engine creates its folders and network rules; without systemd nothing else waits for it."""
-PAUSE_S = 0.5
-
-LOCK_WAIT_S = 600.0
-"""A machine that upgrades itself holds apt's locks for minutes, after its first start for ten."""
-LOCK_PAUSE_S = 5.0
-LOCK_NOTE_S = 30.0
-_HELD = re.compile(
-    r"Could not get lock (?P<file>[^\s,]+?)\.?(?: It is held by process (?P<pid>\d+) \((?P<name>[^)]*)\))?$"
-)
 
 OnStep = Callable[[str, str], None]
 """Callback with a node and what happens to a step there: it begins, waits, or has taken so many seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time to wait for a lock of the package manager, and the clock."""
-
-    now: Callable[[], float] = time.monotonic
-    rest: Callable[[float], object] = time.sleep
-    limit_s: float = LOCK_WAIT_S
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
@@ -49,7 +30,7 @@ def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[No
 
 
 def carry_out(
-    plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep, patience: Patience = Patience()
+    plans: Sequence[SetupPlan], nodes: Sequence[Node], on_step: OnStep, patience: Patience = PATIENCE
 ) -> tuple[SetUp, ...]:
     """Every plan on its node, all nodes at once, each in the order of its steps; a failure ends that node's alone."""
     by_name = {node.name: node for node in nodes}
@@ -126,9 +107,8 @@ def _verified(result: SetUp, asked: Outcome[Node, EngineFacts] | None, *, gpus: 
 def _do(node: Node, step: Step, on_step: OnStep, patience: Patience) -> None:
     began = patience.now()
     on_step(node.name, f"{step.why} …")
-    out = _without_lock(node, step, on_step, patience).check(
-        step.why, hint="orch setup   # once that is fixed; what was done stays"
-    )
+    answer = run_unlocked(node, step, lambda text: on_step(node.name, f"{step.why}: {text}"), patience)
+    out = answer.check(step.why, hint="orch setup   # once that is fixed; what was done stays")
     if step.only_key and primary_keys(out) != (step.only_key,):
         shown = ", ".join(primary_keys(out)) or "no key at all"
         raise CommandFailedError(
@@ -137,28 +117,3 @@ def _do(node: Node, step: Step, on_step: OnStep, patience: Patience) -> None:
             hint="did a proxy answer with its own page? Otherwise look in NVIDIA's installation guide for a new key",
         )
     on_step(node.name, f"{step.why} ✓ ({patience.now() - began:.1f} s)")
-
-
-def _without_lock(node: Node, step: Step, on_step: OnStep, patience: Patience) -> Completed:
-    """Run the command; while another process holds a lock of the package manager, try again."""
-    began = patience.now()
-    noted = began - LOCK_NOTE_S
-    while True:
-        answer = node.run(step.argv, stdin=step.stdin.encode(), timeout_s=step.timeout_s)
-        held = next(filter(None, map(_HELD.search, answer.stderr.splitlines())), None) if answer.exit_code else None
-        if held is None:
-            return answer
-        now = patience.now()
-        holder = f"process {held['pid']} ({held['name']})" if held["pid"] else "another process"
-        if now - began >= patience.limit_s:
-            look = f"ps -fp {held['pid']}" if held["pid"] else f"sudo fuser -v {held['file']}"
-            raise CommandFailedError(
-                f"{step.why}: {holder} has held {held['file']} for {now - began:.0f} s",
-                node=node.name,
-                hint=f"on it: {look}   # once it has ended: orch setup --nodes {node.name}",
-            )
-        if now - noted >= LOCK_NOTE_S:
-            noted = now
-            left = patience.limit_s - (now - began)
-            on_step(node.name, f"{step.why}: waits for {holder}, which holds {held['file']}; {left:.0f} s more at most")
-        patience.rest(LOCK_PAUSE_S)
