@@ -116,7 +116,7 @@ class Stream:
     def write(self, at: float, node: str, text: str, rank: int | None = None, attempt: int | None = None) -> None:
         number = self.attempt if attempt is None else attempt
         line = RunLine(time=iso(T0 + at), node=node, node_rank=NAMES.index(node), rank=rank, text=text)
-        self.facts.append(LineRead(seen=T0 + at, line=line, container=f"{node}-{number}", attempt=number))
+        self.facts.append(LineRead(seen=T0 + at, line=replace(line, container=f"{node}-{number}", attempt=number)))
 
     def event(self, at: float, node: str, event: Event, rank: int | None = None, attempt: int | None = None) -> None:
         self.write(at, node, encode_event(replace(event, t=T0 + at, rank=rank)), rank, attempt)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """A name, and so no way out of a folder: ids come from labels and plans of other machines."""
+
+
+def short_id(container: str) -> str:
+    """The first characters of a container's id, fit for the name of a file: a record names it so."""
+    return re.sub(r"[^\w-]", "-", container[:12], flags=re.ASCII)
 
 
 class State(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,10 @@ class RunLine:
     rank: int | None
     """Global rank; None for a line of an agent or of torchrun."""
     text: str
+    container: str = field(default="", compare=False)
+    """Id of its container, of which a record has the first characters; empty: not known."""
+    attempt: int | None = field(default=None, compare=False)
+    """Attempt by the label of its container; None: not known."""
 
     @cached_property
     def event(self) -> Event | None:
@@ -30,7 +34,7 @@ class RunLine:
         return decode_event(self.text, self.rank)
 
     def values(self) -> dict[str, Any]:
-        """The fields, as a record keeps them."""
+        """The fields, as a record has them: its file is named after the container."""
         return {name: getattr(self, name) for name in ("time", "node", "node_rank", "rank", "text")}
 
 

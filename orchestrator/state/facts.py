@@ -28,10 +28,7 @@ class LineRead:
 
     seen: float
     line: RunLine
-    container: str = ""
-    """Id of the container; empty: not known, and the line counts for the current attempt."""
-    attempt: int | None = None
-    """Attempt by the container's label; None: not known."""
+    """Without its container and attempt, it counts for the current one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,6 +70,11 @@ class Journal:
     def current(self) -> JournalAttempt | None:
         """The attempt that was started last."""
         return next((one for one in reversed(self.attempts) if one.started and not one.refused), None)
+
+    @property
+    def containers(self) -> Mapping[str, str]:
+        """Ids of the containers of the current attempt, by node; empty: not known."""
+        return self.current.started.containers if self.current and self.current.started else {}
 
     @property
     def pending(self) -> JournalAttempt | None:

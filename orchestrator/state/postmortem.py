@@ -36,7 +36,7 @@ from orchestrator.checks.failure import (
 from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, timestamp
 from orchestrator.checks.own_files import OwnFiles
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.run import ContainerFacts, Member, Run, State
+from orchestrator.specs.run import ContainerFacts, Member, Run, State, short_id
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.conditions import is_unsupervised
 from orchestrator.state.facts import JournalRead, LineRead, RunSeen, SupervisorSought
@@ -276,7 +276,12 @@ def generation_failures(lines: Iterable[RunLine]) -> tuple[GenerationFailure, ..
 
 
 def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
-    """Lines of the newest attempt: without those recorded before the plan was last made."""
+    """Lines of the newest attempt: of its containers, or without those recorded before the plan was last made."""
+    journal = evidence.journal
+    is_recorded = journal.current and evidence.attempt in (None, journal.current.number)
+    if is_recorded and (made := journal.containers):
+        own = {short_id(one) for one in made.values()}
+        return tuple(line for line in evidence.lines if not line.container or short_id(line.container) in own)
     if not evidence.plan or not evidence.plan.attempt:
         return evidence.lines
     start = timestamp(evidence.plan.started_at)

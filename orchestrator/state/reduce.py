@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestrator.specs.run import ACTIVE, Member
+from orchestrator.specs.run import ACTIVE, Member, short_id
+from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import (
     ContainerSeen,
     Fact,
@@ -117,7 +118,9 @@ def _show(state: RunState, fact: RunSeen) -> None:
         if name not in shown:
             _without_container(node, fact.seen, is_silent=name in fact.unreachable)
     state.foreign = {
-        (one.node, one.container.id): ForeignContainer(node=one.node, attempt=attempt, is_active=one.state in ACTIVE)
+        (one.node, short_id(one.container.id)): ForeignContainer(
+            node=one.node, attempt=attempt, is_active=one.state in ACTIVE
+        )
         for attempt, one in (run.foreign[:FOREIGN] if run else ())
         if one.container
     }
@@ -153,12 +156,14 @@ def _is_of_the_run(state: RunState, node: NodeState, container: str, attempt: in
     """Whether a container is one of the current attempt. A scheduler makes those of a job."""
     if state.is_job:
         return attempt in (None, state.attempt)
-    if attempt not in (None, state.attempt) or (node.name, container) in state.foreign:
+    if attempt not in (None, state.attempt):
         return False
+    if not container:
+        return True
     current = state.journal.current
-    made = current.started.containers if current and current.started and current.number == state.attempt else {}
-    known = made.get(node.name) or (node.container.id if node.container else "")
-    return not container or not known or container == known
+    made = state.journal.containers if current and current.number == state.attempt else {}
+    known, short = made.get(node.name) or (node.container.id if node.container else ""), short_id(container)
+    return short == short_id(known) if known else (node.name, short) not in state.foreign
 
 
 def _see(state: RunState, fact: ContainerSeen) -> None:
@@ -171,7 +176,7 @@ def _see(state: RunState, fact: ContainerSeen) -> None:
     elif _is_of_the_run(state, node, fact.facts.id, None):
         node.ended_at = None if fact.facts.state in ACTIVE else fact.seen
         node.container, node.is_missing = fact.facts, False
-    elif foreign := state.foreign.get((node.name, fact.facts.id)):
+    elif foreign := state.foreign.get((node.name, short_id(fact.facts.id))):
         foreign.is_active = fact.facts.state in ACTIVE
 
 
@@ -179,8 +184,8 @@ def _read(state: RunState, fact: LineRead) -> None:
     node = _node(state, fact.line.node)
     if node is None:
         return
-    if not _is_of_the_run(state, node, fact.container, fact.attempt):
-        _note_foreign(state, node, fact)
+    if not _is_of_the_run(state, node, fact.line.container, fact.line.attempt):
+        _note_foreign(state, node, fact.line)
         return
     if state.attempt is None and node.node_rank is None and not state.has_record:
         node.node_rank = fact.line.node_rank  # lines are all that is known
@@ -193,9 +198,11 @@ def _read(state: RunState, fact: LineRead) -> None:
         node.container = replace(node.container, status="running")  # it has started since it was seen
 
 
-def _note_foreign(state: RunState, node: NodeState, fact: LineRead) -> None:
-    """A container of an earlier attempt may continue to write; another one is no part of the run."""
-    key = node.name, fact.container
-    earlier = fact.attempt is not None and state.attempt is not None and fact.attempt < state.attempt
-    if not earlier and fact.container and (key in state.foreign or len(state.foreign) < FOREIGN):
-        state.foreign.setdefault(key, ForeignContainer(node=node.name, attempt=fact.attempt))
+def _note_foreign(state: RunState, node: NodeState, line: RunLine) -> None:
+    """A container of an earlier attempt may continue to write, and its lines are on record; another one is no part of
+    the run."""
+    key, attempt = (node.name, short_id(line.container)), line.attempt
+    if attempt is None or (state.attempt is not None and attempt < state.attempt):
+        return
+    if line.container and (key in state.foreign or len(state.foreign) < FOREIGN):
+        state.foreign.setdefault(key, ForeignContainer(node=node.name, attempt=attempt))

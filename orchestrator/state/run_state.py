@@ -214,7 +214,7 @@ class RunState:
     nodes: dict[str, NodeState] = field(default_factory=dict)
     """In the order of node_rank, then nodes without a part in it."""
     foreign: dict[tuple[str, str], ForeignContainer] = field(default_factory=dict)
-    """Node and id of the container → what is known of it."""
+    """Node and short id of the container → what is known of it."""
     is_supervised: bool | None = None
     """Whether a process of this computer supervises it; None: not known."""
     lines_not_stored: str = ""

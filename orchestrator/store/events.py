@@ -250,8 +250,9 @@ def _rows(content: bytes, stem: str, at: int) -> Iterator[tuple[str | int | None
 
 
 def _line(row: tuple[str, int, str, int, str, int | None, str]) -> RunLine:
-    time_of_line, node_rank, _, _, node, rank, body = row[:7]
-    return RunLine(time=time_of_line, node=node, node_rank=node_rank, rank=rank, text=EVENT_MARK + body)
+    time_of_line, node_rank, stem, _, node, rank, body = row[:7]
+    text, container = EVENT_MARK + body, stem.partition("@")[2]
+    return RunLine(time=time_of_line, node=node, node_rank=node_rank, rank=rank, text=text, container=container)
 
 
 def _is_text(value: str) -> bool:

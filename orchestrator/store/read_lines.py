@@ -94,7 +94,7 @@ def _lines(segment: Segment, before: Segment | None, wanted: WantedLines, newest
 
 def _parsed(picked: Sequence[tuple[int, bytes]], segment: Segment, wanted: WantedLines) -> Iterator[_Found]:
     for place, raw in picked:
-        if (line := parse_line(raw)) and wanted.has(line):
+        if (line := parse_line(raw, segment.stem)) and wanted.has(line):
             yield (line.time, line.node_rank, segment.stem, segment.number, place), line
 
 

@@ -70,9 +70,10 @@ class RunStore:
                 continue
             content, needles = segment.content(), wanted.needles
             if needles is ANY_LINE:
-                yield from filter(None, map(parse_line, raw_lines_backwards(content)))
+                yield from filter(None, (parse_line(raw, segment.stem) for raw in raw_lines_backwards(content)))
             elif not needles.excludes(content, segments[number - 1].content if number else lambda: b""):
-                yield from filter(None, (parse_line(raw) for _, raw in reversed(list(needles.lines(content)))))
+                found = reversed(list(needles.lines(content)))
+                yield from filter(None, (parse_line(raw, segment.stem) for _, raw in found))
 
     def count_lines(self) -> int:
         return sum(segment.content().count(b"\n") for segment in self._segments())

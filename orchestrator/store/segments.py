@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.nodes.state_files import replace_file
+from orchestrator.specs.run import short_id
 from orchestrator.specs.run_events import RunLine
 
 FOLDER = "lines"
@@ -132,8 +133,7 @@ def within(segments: Iterable[Segment], ends: Ends) -> list[Segment]:
 
 def stem_of(node: str, container: str) -> str:
     """Beginning of the names of a container's segments."""
-    short = re.sub(r"[^\w-]", "-", container[:12], flags=re.ASCII)
-    return f"{node}@{short}"
+    return f"{node}@{short_id(container)}"
 
 
 def segments_in(folder: Path, stem: str = "") -> list[Segment]:
@@ -205,12 +205,13 @@ def as_json(line: RunLine) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # which is JSON too
 
 
-def parse_line(raw: bytes) -> RunLine | None:
-    """The line of a file; None if it is not valid."""
+def parse_line(raw: bytes, stem: str = "") -> RunLine | None:
+    """The line of a file, whose name begins with this stem; None if it is not valid."""
     try:
         values: dict[str, Any] = json.loads(raw.decode("utf-8", "surrogatepass"))  # bytes it would look at first
-        sound = all(type(values[name]) is kind for name, kind in _KINDS.items())
-        return RunLine(**values) if sound and isinstance(values["rank"], int | None) else None
+        sound = len(values) == len(_KINDS) + 1 and all(type(values[name]) is kind for name, kind in _KINDS.items())
+        container = stem.partition("@")[2]
+        return RunLine(**values, container=container) if sound and isinstance(values["rank"], int | None) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

@@ -41,7 +41,7 @@ class Tail:
         while content := self._read(stem):
             number, offset = self._at[stem]
             self._at[stem] = number, offset + len(content)
-            found += filter(None, map(parse_line, content.split(b"\n")[:-1]))
+            found += filter(None, (parse_line(raw, stem) for raw in content.split(b"\n")[:-1]))
         return found
 
     def _read(self, stem: str) -> bytes:

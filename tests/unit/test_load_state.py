@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from contract.event_lines import encode_event
 from contract.events import ResourcesSampled
+from contract.log_lines import EVENT_MARK
 from contract.resources import ResourceUsage
-from orchestrator.fleet.runs.find_runs import find_runs, running_containers
+from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, running_containers
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.runs.load_state import LOOK_AHEAD, load_state, read_record, recorded_state, state_without_lines
+from orchestrator.fleet.runs.load_state import (
+    LOOK_AHEAD,
+    load_state,
+    read_record,
+    recorded_progress,
+    recorded_state,
+    state_without_lines,
+)
 from orchestrator.fleet.runs.read_logs import collect_logs
-from orchestrator.specs.errors import EngineError
+from orchestrator.fleet.supervise.follow import follow
+from orchestrator.fleet.supervise.followed import observed
+from orchestrator.nodes.interface import LogLine
+from orchestrator.specs import labels
+from orchestrator.specs.errors import EngineError, NodeUnreachableError
 from orchestrator.specs.plan_json import to_json
-from orchestrator.state.facts import JournalRead, LineRead
+from orchestrator.specs.seen import seen_now
+from orchestrator.state.facts import JournalRead, LineRead, fact_of
 from orchestrator.state.journal_entries import encode_entry
-from orchestrator.state.phase import phase_of
+from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.postmortem import write_postmortem
 from orchestrator.state.progress import RunProgress, progress_of
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 from orchestrator.state.verdict import verdict
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.run_record import RunRecord, plan_name, recording_in
+from orchestrator.watch.evidence import gather_evidence
 from tests import lan
 from tests.each_case import failures_of
 from tests.lan import event
@@ -65,6 +82,52 @@ def test_progress_is_the_newest_event_of_rank_0() -> None:
     here = launched(event("step", step=5, loss=2.5), event("checkpoint", step=6, verified=True), "[rank0]: talk")
     shown = progress(loaded(here))
     assert (shown.step, shown.loss, shown.last_line) == (6, 2.5, "rank 0: talk")
+
+
+def foreign(here: lan.Lan, name: str, *texts: str) -> str:
+    """A container that someone has started on a node, with the labels of the run and another attempt."""
+    engine = here.nodes[name].engine
+    spec, facts = next(iter(engine.made.values()))
+    made = replace(facts, id="0" * 64, name="other", labels={**facts.labels, labels.LABEL_ATTEMPT: "9"})
+    engine.made[made.id] = spec, made
+    engine.lines[made.id] = [LogLine(time=f"2026-01-02T15:00:0{at}Z", text=text) for at, text in enumerate(texts, 1)]
+    return made.id
+
+
+FAILED = EVENT_MARK + '{"event": "finished", "outcome": "failed", "node": "beta", "rank": 1, "reason": "out of memory"}'
+
+
+def test_a_container_of_another_attempt_cannot_speak_for_the_run_that_is_followed() -> None:
+    """The node did not answer at first, so that its container was looked for by labels."""
+    here = launched(event("step", step=5))
+    other = foreign(here, "alpha", FAILED, event("step", step=900))
+    record, found = RunRecord(lan.IDENTITY.run_id), find_runs(list(here.nodes.values()))
+    known = [one for one in running_containers(found.runs[0], here.nodes) if one.node.name != "alpha"]
+    away = RunningContainer(node=here.nodes["alpha"], node_rank=0, id="")
+    here.nodes["alpha"].engine.failures["logs"] = NodeUnreachableError("no answer", node="alpha")
+    state, was_foreign = observed(record, known), False
+    for told in islice(follow([away, *known], record, patient=True, tick_s=0.01, pause=lambda _s: None), 200):
+        here.nodes["alpha"].engine.failures.pop("logs", None)
+        if fact := fact_of(told, seen_now()):
+            apply(state, fact)
+        if was_foreign := bool(state.foreign):
+            break
+    assert was_foreign
+    assert [(one.node, one.attempt) for one in state.foreign.values()] == [("alpha", 9)]
+    judged = verdict(state, seen_now())
+    assert (judged.phase, judged.reason, state.finished) == (Phase.RUNNING, "", None)
+    assert [line.text for line in record.newest("alpha", other)][-1] == FAILED
+
+
+def test_recorded_lines_of_another_container_do_not_speak_for_the_run() -> None:
+    here = launched(event("step", step=5))
+    record = RunRecord(lan.IDENTITY.run_id)
+    other = foreign(here, "alpha", "[rank0]: Traceback (most recent call last):", "[rank0]: ValueError: no", FAILED)
+    collect_logs([RunningContainer(node=here.nodes["alpha"], node_rank=0, id=other)], record)
+    shown = write_postmortem(gather_evidence(list(here.nodes.values()), None))
+    assert (shown.state, shown.failure) == ("running", None)
+    assert progress_of(recorded_progress(record, NOW), Phase.RUNNING, NOW).step == 5
+    assert phase_of(recorded_state(record, NOW)) is Phase.RUNNING
 
 
 def test_the_last_step_and_the_remaining_time_stay_until_the_next_step() -> None:
@@ -168,5 +231,5 @@ def store(stream: Stream) -> None:
         if isinstance(fact, JournalRead) and fact.plan:
             (record.folder / plan_name(fact.plan.attempt)).write_text(to_json(fact.plan))
         elif isinstance(fact, LineRead):
-            with record.open_log(fact.line.node, fact.container) as log:
+            with record.open_log(fact.line.node, fact.line.container) as log:
                 log.add(fact.line)

@@ -41,7 +41,7 @@ def test_why_and_the_report_say_the_same() -> None:
             plan=state.plan,
             journal=state.journal,
             attempt=state.attempt,
-            lines=tuple(one.line for one in read if one.attempt == state.attempt),
+            lines=tuple(one.line for one in read if one.line.attempt == state.attempt),
             containers={one.name: one.container for one in state.members if one.container and not one.error},
             silent=tuple(one.name for one in state.members if one.silent_since is not None),
             asked=state.was_looked_for,

@@ -85,8 +85,8 @@ def repeated(facts: Sequence[Fact], rng: random.Random) -> list[Fact]:
         result.append(fact)
         again = [one for one in result[-20:] if isinstance(one, LineRead)]
         if again and not isinstance(fact, ORDERED) and rng.random() < 0.3:
-            attempt = fact.attempt if isinstance(fact, LineRead) else None
-            result += [one for one in again if one.attempt == attempt][-rng.randint(1, 5) :]
+            attempt = fact.line.attempt if isinstance(fact, LineRead) else None
+            result += [one for one in again if one.line.attempt == attempt][-rng.randint(1, 5) :]
     return result
 
 
@@ -115,10 +115,9 @@ def noise(rng: random.Random, number: int) -> Fact:
     line = RunLine(
         time=rng.choice((iso(T0 + 5), iso(T0 - 86400), iso(T0 + 1e7), "yesterday", "")),
         node=node, node_rank=rng.randint(-1, 5), rank=rng.choice((None, 0, 1, 999999)), text=rng.choice(texts),
+        container=rng.choice(("", "alpha-0", f"x{number}")), attempt=rng.choice((None, 0, 1, 7)),
     )  # fmt: skip
-    return LineRead(
-        seen=T0 + 5, line=line, container=rng.choice(("", "alpha-0", f"x{number}")), attempt=rng.choice((None, 0, 1, 7))
-    )
+    return LineRead(seen=T0 + 5, line=line)
 
 
 def test_nothing_that_is_read_raises_an_error_and_every_cut_has_a_verdict() -> None:
@@ -138,7 +137,7 @@ def test_other_attempts_and_containers_change_neither_progress_nor_phase() -> No
         for fact in facts:
             apply(state, fact)
             if isinstance(fact, LineRead) and wanted.has_record:
-                apply(state, replace(fact, attempt=77, container="of another attempt"))
+                apply(state, replace(fact, line=replace(fact.line, attempt=77, container="of another attempt")))
         now = T0 + expected.at
         assert phase_of(state) is phase_of(wanted)
         assert progress_of(state, phase_of(state), now) == progress_of(wanted, phase_of(wanted), now)
@@ -240,7 +239,7 @@ def test_collections_are_bounded() -> None:
         facts.event(at, "beta", RankStarted(device="cpu"), number)
         facts.write(at, "gamma", "x" * 5000, number)
         line = RunLine(time=iso(T0 + at), node=f"node-{number}", node_rank=0, rank=0, text="y")
-        facts.facts.append(LineRead(seen=T0 + at, line=line, container=f"c{number}", attempt=9))
+        facts.facts.append(LineRead(seen=T0 + at, line=replace(line, container=f"c{number}", attempt=9)))
         facts.facts.append(NodeAnswered(seen=T0 + at, node=f"other-{number}"))
         names = [f"n{one}" for one in range(400 if number % 100 == 0 else 4)]
         facts.write(at, "alpha", f'@orch {{"event": "waiting", "nodes": {names}}}'.replace("'", '"'))

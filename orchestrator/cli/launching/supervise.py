@@ -237,14 +237,17 @@ def _must_be_of_machines(wanted: str | None) -> None:
 
 
 def _containers(pool: NodePool, plan: Plan, run: Run) -> tuple[RunningContainer, ...]:
-    """Return a container for every part of the plan; that of a silent node is looked for when the node answers."""
+    """Return a container for every part of the plan; that of a silent node, unless it is on record, is looked for when
+    the node answers."""
     members = run.members if run.attempt == plan.attempt else ()
     held = {member.node: member.container for member in members if member.container}
+    journal = RunRecord(plan.run_id).journal
+    made = journal.containers if journal.current and journal.current.number == plan.attempt else {}
 
     def container_of(part: NodePlan) -> RunningContainer:
         found = held.get(part.node)
         secrets = secrets_of((found or part.container).labels)
-        node, id = pool.nodes[part.node], found.id if found else ""
+        node, id = pool.nodes[part.node], found.id if found else made.get(part.node, "")
         return RunningContainer(node=node, node_rank=part.node_rank, id=id, secrets=secrets)
 
     return tuple(map(container_of, plan.nodes))

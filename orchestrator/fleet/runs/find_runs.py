@@ -33,10 +33,14 @@ class RunningContainer:
     id: str
     secrets: str = ""
     """Folder of its secrets on the node."""
+    attempt: int | None = None
+    """Attempt by its label; None: not known."""
 
     @classmethod
     def of(cls, node: Node, node_rank: int, facts: ContainerFacts) -> RunningContainer:
-        return cls(node=node, node_rank=node_rank, id=facts.id, secrets=secrets_of(facts.labels))
+        says = understood(facts.labels)
+        attempt, secrets = says.attempt if says else None, secrets_of(facts.labels)
+        return cls(node=node, node_rank=node_rank, id=facts.id, secrets=secrets, attempt=attempt)
 
 
 @dataclass(frozen=True, kw_only=True)

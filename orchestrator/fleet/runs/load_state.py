@@ -85,7 +85,7 @@ def recorded_progress(record: RunRecord, seen: float) -> RunState:
     """The state of a run by its record and its newest reports of progress alone: for a list of many runs."""
     state = _begin(record, seen)
     for kind in (ProgressEvent, OutputProgress):
-        newest = list(islice(record.events(kind, newest_first=True), FEW))
+        newest = list(islice(record.events(kind, containers=record.journal.containers or None, newest_first=True), FEW))
         for line in reversed(newest):
             apply(state, LineRead(seen=seen, line=line))
     return state
@@ -186,25 +186,19 @@ def _read(state: RunState, recorded: Iterable[RunLine], tails: Iterable[list[Run
 
 
 def _recorded(record: RunRecord) -> Iterator[RunLine]:
-    """Recorded events of the current attempt."""
-    containers = _containers(record)
+    """Recorded events of the current attempt; where its containers are not known, all are taken to be of it."""
+    containers = record.journal.containers or None
     for kinds in (_RARE, *((kind,) for kind in _FREQUENT)):
         found = record.events(*kinds, containers=containers, newest_first=True)
         yield from islice(found, MOST_EVENTS if kinds is _RARE else LOOK_BACK)
 
 
-def _containers(record: RunRecord) -> Mapping[str, str] | None:
-    """Containers of the current attempt, by node; None: not known, and all lines are taken to be of it."""
-    current = record.journal.current
-    return (current.started.containers if current and current.started else None) or None
-
-
 def _recorded_tail(record: RunRecord, name: str) -> list[RunLine]:
     """The newest recorded lines of a node in the current attempt, oldest first."""
-    containers = _containers(record)
-    if containers is not None and name not in containers:
+    containers = record.journal.containers
+    if containers and name not in containers:
         return []
-    return list(islice(record.newest(name, (containers or {}).get(name, "")), LOOK_BACK))[::-1]
+    return list(islice(record.newest(name, containers.get(name, "")), LOOK_BACK))[::-1]
 
 
 def _newest_lines(container: RunningContainer, record: RunRecord) -> list[RunLine]:

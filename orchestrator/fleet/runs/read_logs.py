@@ -39,7 +39,7 @@ class LogSource:
     names: tuple[str, ...]
     running: bool = False
     away: tuple[RunningContainer, ...] = ()
-    """Recorded nodes that do not answer: their containers are not known."""
+    """Containers on recorded nodes that do not answer."""
     unreachable: Mapping[str, OrchError]
 
     @property
@@ -66,7 +66,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
     if isinstance(run, RunRecord):
         return LogSource(record=run, names=run.names, unreachable=found.unreachable)
     record, by_name = RunRecord(run.run_id), {node.name: node for node in nodes}
-    plan = record.plan()
+    plan, made = record.plan(), record.journal.containers
     up = any(member.state is State.RUNNING for member in run.members)
     return LogSource(
         record=record,
@@ -76,7 +76,7 @@ def resolve_logs(nodes: Sequence[Node], wanted: str | None) -> LogSource:
         names=tuple(member.node for member in run.members if member.container),
         running=run.state in (State.RUNNING, State.QUEUED) or (run.state is State.LOST and up),
         away=tuple(
-            RunningContainer(node=by_name[part.node], node_rank=part.node_rank, id="")
+            RunningContainer(node=by_name[part.node], node_rank=part.node_rank, id=made.get(part.node, ""))
             for part in (plan.nodes if plan else ())
             if part.node in found.unreachable and part.node in by_name
         ),
@@ -95,8 +95,9 @@ def run_line(container: RunningContainer, line: LogLine, veil: Veil) -> RunLine:
     """A container's line with node and rank, secrets removed."""
     rank, text = split_rank(line.text)
     return RunLine(
-        time=line.time, node=container.node.name, node_rank=container.node_rank, rank=rank, text=veil.hide(text)
-    )
+        time=line.time, node=container.node.name, node_rank=container.node_rank, rank=rank, text=veil.hide(text),
+        container=container.id, attempt=container.attempt,
+    )  # fmt: skip
 
 
 def collect_logs(

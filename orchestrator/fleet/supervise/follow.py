@@ -16,6 +16,7 @@ from orchestrator.fleet.supervise.log_reader import LineTarget, LogReader, Pause
 from orchestrator.fleet.supervise.watch_store import StoreWatch, unstored
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError
+from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import (
     ContainerExited,
     ContainerRemoved,
@@ -234,11 +235,10 @@ class Follower:
         if not self._patient:
             self._queue.put(NodeLost(node=name, node_rank=rank, error=error))
             return False
-        held: list[str] = []
+        held: list[ContainerFacts | None] = []
 
         def look() -> None:
-            facts = find_again(container, self._record.run_id)
-            held.append(facts.id if facts else "")
+            held.append(find_again(reader.container, self._record.run_id))
 
         try:
             look()
@@ -248,16 +248,16 @@ class Follower:
             if not self._until(container.node, look):
                 return False
             reader.in_touch.set()
-            self._queue.put(NodeBack(node=name, node_rank=rank, container=held[-1]))
+            self._queue.put(NodeBack(node=name, node_rank=rank, container=held[-1].id if held[-1] else ""))
         else:
             self._pause(FIRST_PAUSE_S)  # an engine that breaks off repeatedly is not asked without a pause
-        if self._from_record and not reader.container:
-            reader.last = self._record.last_time(name, held[-1])
-        reader.container = held[-1]
-        if not held[-1]:
+        if (facts := held[-1]) is None:
             stops = self._record.is_stopping()
             self._queue.put(ContainerRemoved(node=name, node_rank=rank, is_requested=stops))
-        return bool(held[-1])
+        elif not reader.container.id:
+            reader.container = RunningContainer.of(container.node, rank, facts)
+            reader.last = self._record.last_time(name, facts.id) if self._from_record else reader.last
+        return facts is not None
 
     def _until(self, node: Node, ready: Callable[[], object]) -> bool:
         """Try until `ready` succeeds, each time over a new connection; False: the following has ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 
@@ -46,15 +46,14 @@ class LogReader:
     """Queues and records each line of a container once, however often its connection breaks."""
 
     def __init__(self, container: RunningContainer, into: LineTarget, since: str) -> None:
-        self._container, self.last = container, since
+        self.container, self.last = container, since
         self._record, self._queue, self._pause, self._closed = into.record, into.queue, into.pause, into.closed
         self._stores, self._retry_at = into.stores, float("inf")
-        self.container = container.id
         self.in_touch = Event()
         self.in_touch.set()
 
     def until_its_end(self) -> None:
-        container = replace(self._container, id=self.container)
+        container = self.container
         veil = veil_at(container.node, container.secrets, self._record.veil)
         with ExitStack() as stack:
             log = stack.enter_context(self._open(container, veil)) if self._stores else None
