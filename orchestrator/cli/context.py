@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # every command loads this module, also for its help and for 
     from orchestrator.nodes.interface import Node
     from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import Inventory, NodeSpec
+    from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 
 
 WAIT_S = 600
@@ -153,37 +154,49 @@ def load_inventory(path: Path | None) -> LoadedInventory:
 
     if inside := next((file for file in sorted(found.iterdir()) if file.is_file()), None) if found.is_dir() else None:
         raise ConfigError(f"{found} is a folder; expected a file {origin}".rstrip(), hint=f"-i {quote(str(inside))}")
-    loaded = LoadedInventory(inventory=_of_ansible(found) or read_inventory(found), path=found)
+    loaded = LoadedInventory(inventory=_of_other_program(found) or read_inventory(found), path=found)
     getLogger("orch").info("inventory %s: %s", found, loaded.inventory)
     return loaded
 
 
-def _of_ansible(file: Path) -> Inventory | None:
-    """Nodes of an Ansible inventory, and notes on what they cannot hold; None where the file is not one."""
-    from orchestrator.specs.inventory_files.ansible_inventory import is_ansible
+def _of_other_program(file: Path) -> Inventory | None:
+    """Nodes of an inventory of Ansible or another program, and notes on what they cannot hold; None where the file is
+    none."""
+    from orchestrator.specs.inventory_files.ansible_host import UNUSED
+    from orchestrator.specs.inventory_files.ansible_inventory import is_ansible, is_ours
+    from orchestrator.specs.inventory_files.ansible_vars import VAULT
+    from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
     from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+    from orchestrator.specs.inventory_files.inventory_import import inventory_text
     from orchestrator.specs.inventory_files.inventory_yaml import read_file
 
     text = read_file(file).decode("utf-8-sig", errors="replace")
-    if not is_ansible(text, filename=str(file)):
+    if is_ours(text):
         return None
+    found = None if text.startswith(VAULT) else from_foreign_file(text, filename=str(file))
+    if found is None and is_ansible(text, filename=str(file)):
+        found = _of_ansible(file, text)
+    if found is None:
+        return None
+    converted, notes = inventory_text(found, source=str(file))
+    for note in notes:
+        if not note.startswith(UNUSED):
+            say_once(f"note: {file}: {note}")
+    return parse_inventory(converted, filename=str(file))
+
+
+def _of_ansible(file: Path, text: str) -> ImportedInventory:
+    """Machines of an Ansible inventory: by the program `ansible-inventory` where it is installed."""
     from orchestrator.nodes.ansible_program import listed
-    from orchestrator.specs.inventory_files.ansible_host import UNUSED
     from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
     from orchestrator.specs.inventory_files.ansible_vars import variables_beside
-    from orchestrator.specs.inventory_files.inventory_import import inventory_text
 
     try:
         answer = listed(file)
     except ConfigError as error:
         raise _faults(text, file) or error from None
     beside = None if answer else variables_beside(file)
-    found = read_ansible(answer or text, filename=str(file), beside=beside)
-    converted, notes = inventory_text(found, source=str(file))
-    for note in notes:
-        if not note.startswith(UNUSED):
-            say_once(f"note: {file}: {note}")
-    return parse_inventory(converted, filename=str(file))
+    return read_ansible(answer or text, filename=str(file), beside=beside)
 
 
 def _faults(text: str, file: Path) -> ConfigError | None:

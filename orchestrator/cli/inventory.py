@@ -16,6 +16,7 @@ from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory_files.ansible_inventory import INI, YAML_GROUP
+from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
 from orchestrator.specs.inventory_files.inventory_import import (
     ImportedInventory,
     from_hostfile,
@@ -153,7 +154,10 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"{source} is not UTF-8 text") from None
-    kind = guessed(text) if kind == "auto" else kind
+    if kind == "auto":
+        if foreign := from_foreign_file(text, filename=source):
+            return foreign
+        kind = guessed(text)
     if kind == "ssh-config":
         from orchestrator.nodes.ssh_hosts import from_ssh_config
 

@@ -327,7 +327,7 @@ def test_what_ansible_itself_would_have_to_work_out_is_said() -> None:
     assert caught.value.hint == "ansible-inventory -i 'my aws.yml' --list | orch inventory import -"
     with pytest.raises(ConfigError, match="groups contain each other"):
         from_ansible("a: {children: {b: }}\nb: {children: {a: }}\n", filename="f")
-    found = from_ansible("g: {hosts: [a, {b: 1}]}\nh: {hosts: 3}\n", filename="f")
+    found = from_ansible("_meta: {}\ng: {hosts: [a, {b: 1}]}\nh: {hosts: 3}\n", filename="f")
     assert [node.name for node in found.nodes] == ["a"]
     assert found.notes == (
         "group 'g': a mapping among its hosts is not a name",

@@ -15,7 +15,7 @@ from typing import Any
 from contract.hostlist import MAX_NAMES
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_host import REACH, node_of
-from orchestrator.specs.inventory_files.ansible_vars import VAULT, VariablesBeside
+from orchestrator.specs.inventory_files.ansible_vars import VAULT, VariablesBeside, require_decrypted
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, require_single_keys, shown
 
@@ -24,16 +24,20 @@ _SECTION = re.compile(r"\[(?P<group>[^\]:]+)(?::(?P<kind>vars|children|hosts))?\
 _PORT = re.compile(r"(?P<host>[^:\s\[\]]*(?:\[[^\]]*\][^:\s\[\]]*)*):(?P<port>\d{1,5})")
 _META = "_meta"
 _NODES = re.compile(r"^[\"']?nodes[\"']?\s*:", re.MULTILINE)
-"""The key that every `inventory.yaml` has."""
 _GROUP_KEYS = {"hosts", "vars", "children"}
-YAML_GROUP = re.compile(r"^[\w.-]+:\s*(#.*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
+YAML_GROUP = re.compile(r"^[\w.-]+:\s*([#{].*)?$|^---|^\{|^plugin:\s*\S", re.MULTILINE)
 INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re.MULTILINE)
 """A `[group]`, or a host with variables before any group."""
 
 
+def is_ours(text: str) -> bool:
+    """Whether it has the key that every `inventory.yaml` has."""
+    return _NODES.search(text) is not None
+
+
 def is_ansible(text: str, *, filename: str) -> bool:
     """Whether this is an Ansible inventory (YAML, JSON, INI) rather than an `inventory.yaml`."""
-    if _NODES.search(text):
+    if is_ours(text):
         return False
     top = _as_mapping(text, filename)
     if top is None:
@@ -44,11 +48,7 @@ def is_ansible(text: str, *, filename: str) -> bool:
 
 def read_ansible(text: str, *, filename: str, beside: VariablesBeside | None = None) -> ImportedInventory:
     """Every host of an inventory in YAML, JSON or INI. `beside`: variables from files beside it."""
-    if text.startswith(VAULT):
-        raise ConfigError(
-            f"{filename} is encrypted by ansible-vault",
-            hint="pip install ansible-core && export ANSIBLE_VAULT_PASSWORD_FILE=FILE   # orch then asks Ansible",
-        )
+    require_decrypted(text, filename=filename)
     if _as_mapping(text, filename) is None and INI.search(text):
         return from_ansible_ini(text, filename=filename, beside=beside)
     return from_ansible(text, filename=filename, beside=beside)
@@ -76,6 +76,7 @@ def from_ansible(text: str | bytes, *, filename: str, beside: VariablesBeside | 
             f"{filename} configures Ansible's plugin {shown(top['plugin'])} and names no machines itself",
             hint=f"ansible-inventory -i {shlex.quote(filename)} --list | orch inventory import -",
         )
+    _refuse_lists(top, filename)
     reading = _Reading(beside)
     meta = _mapping(top.pop(_META, None))
     for name, group in top.items():
@@ -84,6 +85,19 @@ def from_ansible(text: str | bytes, *, filename: str, beside: VariablesBeside | 
         if host in reading.groups.hosts:
             reading.groups.hosts[host].update(_mapping(own))
     return reading.found()
+
+
+def _refuse_lists(top: dict[str, Any], filename: str) -> None:
+    """ConfigError for a list in place of a group, or under `hosts:`: Ansible takes it from its scripts alone."""
+    waiting = [] if _META in top else list(top.items())
+    while waiting:
+        name, group = waiting.pop()
+        if isinstance(group, list) or isinstance(_mapping(group).get("hosts"), list):
+            raise ConfigError(
+                f"{filename} is no Ansible inventory in YAML or JSON: {shown(name)} has a list of hosts, not a mapping",
+                hint="if it is Ansible's, write `hosts: {alpha: {}, beta: {}}`; otherwise lines `NAME slots=2`",
+            )
+        waiting += _mapping(_mapping(group).get("children")).items()
 
 
 def from_ansible_ini(

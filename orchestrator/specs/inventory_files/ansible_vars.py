@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_file, read_yaml
 
 VAULT = "$ANSIBLE_VAULT;"
 """Beginning of a file or value that ansible-vault has encrypted."""
 _SUFFIXES = (".yml", ".yaml", ".json")
 _FILES = 1024
+
+
+def require_decrypted(text: str, *, filename: str) -> None:
+    """ConfigError for a file that is encrypted as a whole."""
+    if text.startswith(VAULT):
+        raise ConfigError(
+            f"{filename} is encrypted by ansible-vault",
+            hint=f"ansible-vault view {shlex.quote(filename)} | orch inventory import - --output inventory.yaml",
+        )
 
 
 @dataclass(kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contract.hostlist import HostlistError, expand
+from contract.hostlist import HostlistError, expand, is_hostlist
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
@@ -26,8 +26,10 @@ _HEADER = """\
 #   {keys}.
 # What they mean: `orch inventory schema`, `orch docs inventory`. Check this file: `orch inventory validate`.
 """
-_SLOTS = re.compile(r"(?P<host>\S+)(?:\s+(?P<rest>.*))?")
+_SPACED = re.compile(r"\s*=\s*")
+"""Open MPI takes `slots = 4`, too."""
 _SLOT = re.compile(r"slots=([0-9]{1,4})")
+_OTHER_KIND = "if it is a file of another kind, name it: --from ssh-config, ansible or hostfile"
 _COUNTED = re.compile(r"(?P<host>[^:\s]+):(?P<count>\d{1,5})")
 
 
@@ -59,38 +61,53 @@ def from_hostlist(text: str) -> ImportedInventory:
 
 
 def from_hostfile(text: str, *, filename: str = "the hostfile") -> ImportedInventory:
-    """DeepSpeed's and MPI's: `worker-1 slots=4`, one a line, `#` begins a comment.
+    """DeepSpeed's, MPI's and PBS': `worker-1 slots=4`, or a line for each process; `#` begins a comment.
 
     Raises ConfigError where a line holds a second plain word: then it is a file of another kind.
     """
-    nodes, notes = [], []
+    nodes: list[ImportedNode] = []
+    bare: dict[tuple[str, str], dict[str, Any]] = {}
+    notes: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        match = _SLOTS.fullmatch(line.partition("#")[0].strip())
-        if match is None:
-            continue
-        if counted := _COUNTED.fullmatch(match["host"]):
-            host, count = counted["host"], counted["count"]
-            notes.append(
-                f"line {number}: {shown(match['host'])} left out: is {count} a port or a number of processes? "
-                f"Write `{host} slots={count}`, or give the port in the inventory"
-            )
-            continue
-        user, at, host = match["host"].rpartition("@")
-        values: dict[str, Any] = {"address": host, **({"user": user} if at else {})}
-        for word in (match["rest"] or "").split():
-            key, equals, value = word.partition("=")
-            if not equals:
-                raise ConfigError(
-                    f"{filename}:{number}: {shown(line.strip())} is not a hostfile line: expected `worker-1 slots=4`",
-                    hint="if it is a file of another kind, name it: --from ssh-config, ansible or hostfile",
-                )
-            if slots := _SLOT.fullmatch(word):
-                values["nproc_per_node"] = int(slots.group(1))
-            else:
-                meant = f"; did you mean slots={value}?" if key in ("slot", "Slots", "nproc", "np", "cpu") else ""
-                notes.append(f"line {number}: {shown(word)} is not supported in an inventory{meant}")
-        nodes.append(ImportedNode(name=host, values=values))
+        words = _SPACED.sub("=", line.partition("#")[0]).split()
+        for user, host, port in _targets(words[0], number, notes) if words else ():
+            if len(words) == 1 and (twin := bare.get((user, host))):  # PBS and MPI: a line for each process
+                twin["nproc_per_node"] = twin.get("nproc_per_node", 1) + 1
+                continue
+            values: dict[str, Any] = {"address": host, **({"user": user} if user else {}), **port}
+            for word in words[1:]:
+                key, equals, value = word.partition("=")
+                if not equals:
+                    place = f"{filename}:{number}: {shown(line.strip())}"
+                    raise ConfigError(f"{place} is not a hostfile line: expected `worker-1 slots=4`", hint=_OTHER_KIND)
+                if slots := _SLOT.fullmatch(word):
+                    values["nproc_per_node"] = int(slots.group(1))
+                else:
+                    meant = f"; did you mean slots={value}?" if key in ("slot", "Slots", "nproc", "np", "cpu") else ""
+                    notes.append(f"line {number}: {shown(word)} is not supported in an inventory{meant}")
+            nodes.append(ImportedNode(name=host, values=values))
+            if len(words) == 1:
+                bare[user, host] = values
     return ImportedInventory(nodes=tuple(nodes), notes=tuple(notes))
+
+
+def _targets(word: str, number: int, notes: list[str]) -> list[tuple[str, str, dict[str, int]]]:
+    """User, host and port of the first word of a line: `ana@host`, `ssh://ana@host:22`, `node[01-04]`, `a,b`."""
+    bare = word.removeprefix("ssh://").rstrip("/")
+    counted = _COUNTED.fullmatch(bare)
+    if counted and bare == word:
+        host, count = counted["host"], counted["count"]
+        notes.append(
+            f"line {number}: {shown(word)} left out: is {count} a port or a number of processes? "
+            f"Write `{host} slots={count}`, or give the port in the inventory"
+        )
+        return []
+    place, port = (counted["host"], {"port": int(counted["count"])}) if counted else (bare, {})
+    user, _, host = place.rpartition("@")
+    try:
+        return [(user, one, port) for one in (expand(host) if is_hostlist(host) else (host,))]
+    except HostlistError:
+        return [(user, host, port)]
 
 
 def only(found: ImportedInventory, patterns: Sequence[str]) -> ImportedInventory:

@@ -34,6 +34,8 @@ from orchestrator.specs.inventory_files import HINT
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+MAX_VALUES = 100_000
+"""Values of a document with its aliases written out: ten lines of YAML can stand for millions."""
 
 _QUOTED_OR_COMMENT = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|^\s*#.*$", re.MULTILINE)
 _BRACKET = re.compile(r"[][{}]")
@@ -94,7 +96,8 @@ def read_file(path: Path) -> bytes:
 
 
 def read_yaml(content: str | bytes, *, filename: str, tags: bool = False) -> Tree:
-    """One YAML document, or a ConfigError that names the line. `tags`: let `!vault` and the like pass as plain text."""
+    """One YAML document, or a ConfigError with the line. `tags`: let `!vault` and the like pass as plain text, and
+    resolve anchors, aliases and `<<`, which files of other programs have."""
     text = _decoded(content, filename)
     if _nested_too_deep(text):  # before ruamel: its scanner takes minutes over 200 000 opening brackets
         raise _refusal(filename, "", f"nested deeper than {MAX_DEPTH} levels")
@@ -180,6 +183,9 @@ class _Builder:
         self._tags = tags
         self._yaml = YAML(typ="safe", pure=True)
         self._documents = 0
+        self._anchored: dict[str, Tree] = {}
+        self._copied = 0
+        """Values that aliases have repeated."""
 
     def build(self, text: str) -> Tree:
         events = (event for event in self._yaml.parse(text) if self._wanted(event))
@@ -190,7 +196,16 @@ class _Builder:
                     raise self._refused(event, f"nested deeper than {MAX_DEPTH} levels")
                 stack.append((event, []))
                 continue
-            tree = self._scalar(event) if isinstance(event, ScalarEvent) else self._closed(*stack.pop())
+            start = event
+            if isinstance(event, AliasEvent):
+                tree = self._aliased(event, len(stack))
+            elif isinstance(event, ScalarEvent):
+                tree = self._scalar(event)
+            else:
+                start, children = stack.pop()
+                tree = self._closed(start, children)
+            if not isinstance(event, AliasEvent) and (anchor := getattr(start, "anchor", None)):
+                self._anchored[anchor] = tree
             if not stack:
                 root = tree
                 continue
@@ -207,14 +222,25 @@ class _Builder:
                 raise self._refused(event, "a second YAML document; expected one")
             if event.version not in (None, (1, 2)):
                 raise self._refused(event, "a %YAML line; expected none, YAML 1.2 is what is read")
-        if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
+        if not self._tags and (isinstance(event, AliasEvent) or getattr(event, "anchor", None)):
             raise self._refused(event, "an anchor (&) or alias (*); expected the value itself, or a key in defaults")
         if not self._tags and isinstance(event, (ScalarEvent, MappingStartEvent, SequenceStartEvent)) and event.tag:
             tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
             raise self._refused(event, f"the tag {shown(tag)}; expected a plain value")
         return isinstance(
-            event, (ScalarEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent)
+            event, (AliasEvent, ScalarEvent, MappingStartEvent, MappingEndEvent, SequenceStartEvent, SequenceEndEvent)
         )
+
+    def _aliased(self, event: AliasEvent, depth: int) -> Tree:
+        """The value of an anchor that stands before it."""
+        tree = self._anchored.get(event.anchor)
+        if tree is None:
+            raise self._refused(event, f"the alias *{event.anchor} has no anchor before it")
+        values, deep = _extent(tree)
+        self._copied += values
+        if self._copied > MAX_VALUES or depth + deep > MAX_DEPTH + 1:
+            raise self._refused(event, f"aliases that stand for more than {MAX_VALUES} values, or {MAX_DEPTH} levels")
+        return tree
 
     def _closed(self, start: Event, children: list[Tree]) -> Tree:
         if isinstance(start, SequenceStartEvent):
@@ -222,10 +248,24 @@ class _Builder:
         return Mapping(line=_line(start), entries=tuple(self._entries(children)))
 
     def _entries(self, children: list[Tree]) -> Iterator[Entry]:
+        """Entries of a mapping; those that `<<` merges come last, and never in place of its own."""
+        own: set[str] = set()
+        merged: list[Tree] = []
         for key, value in zip(children[::2], children[1::2], strict=True):
             if not isinstance(key, Scalar):
                 raise _refusal(self._filename, key.line, "a key that is a list or mapping; expected a word")
+            if self._tags and key.text == "<<":
+                merged += value.items if isinstance(value, Items) else [value]
+                continue
+            own.add(key.text)
             yield Entry(key=key.text, line=key.line, value=value)
+        for mapping in merged:
+            if not isinstance(mapping, Mapping):
+                raise _refusal(self._filename, mapping.line, "`<<` merges mappings only")
+            for entry in mapping.entries:
+                if entry.key not in own:
+                    own.add(entry.key)
+                    yield entry
 
     def _scalar(self, event: ScalarEvent) -> Scalar:
         return Scalar(line=_line(event), value=self._resolved(event), text=event.value)
@@ -245,6 +285,18 @@ class _Builder:
 
     def _refused(self, event: Event, what: str) -> ConfigError:
         return _refusal(self._filename, _line(event), what)
+
+
+def _extent(tree: Tree) -> tuple[int, int]:
+    """Number of its values and depth of its nesting. Counting ends beyond MAX_VALUES."""
+    count, deepest, waiting = 0, 0, [(tree, 1)]
+    while waiting and count <= MAX_VALUES:
+        one, depth = waiting.pop()
+        count, deepest = count + 1, max(deepest, depth)
+        inner = one.items if isinstance(one, Items) else ()
+        inner = tuple(entry.value for entry in one.entries) if isinstance(one, Mapping) else inner
+        waiting += [(each, depth + 1) for each in inner]
+    return count, deepest
 
 
 def _line(event: Event) -> int:
