@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.checks.node_network import address_of, interfaces_of, networks_of, peers_of
+from orchestrator.checks.node_network import address_of, interface_to, interfaces_of, networks_of, peers_of
 from orchestrator.checks.reachability import (
     Pair,
     PairState,
@@ -64,8 +64,11 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
         wall = node.network.wall if node.network else Firewall()
         if not wall.active or wall.openings is None or node.name in tried:
             continue
-        openings = wall.openings
-        missing = [peer for peer in peers_of(node, fleet) if not any(opening.admits(peer) for opening in openings)]
+        missing = [
+            peer
+            for peer in peers_of(node, fleet)
+            if not any(opening.admits(peer, interface_to(node, peer)) for opening in wall.openings)
+        ]
         if missing:
             yield Finding.of(
                 "firewall.no_rule", node.name, tool=wall.tool, missing=missing, by_hand=_by_hand(node, fleet)
@@ -75,9 +78,16 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
 def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """A public address without a filter: any host that reaches the rendezvous port can run code on the node."""
     for node in fleet:
-        public = [str(net.ip) for item in interfaces_of(node) for net in networks_of(item) if net.ip.is_global]
+        open_to = [
+            (item.name, str(net.ip)) for item in interfaces_of(node) for net in networks_of(item) if net.ip.is_global
+        ]
+        public = [address for _, address in open_to]
         wall = node.network.wall if node.network else Firewall()
-        anyone = [opening for opening in wall.openings or () if not opening.source and not opening.ports]
+        anyone = [
+            opening
+            for opening in wall.openings or ()
+            if not opening.source and any(opening.admits(address, name) for name, address in open_to)
+        ]
         if public and (wall.active is not True or anyone):
             state = "lets anyone in" if anyone else "is not active" if wall.active is False else "could not be asked"
             rules = line_to_paste(
@@ -101,7 +111,7 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
             and (item.network.num_addresses > 1 or item.source.partition("/")[0] not in inventory)
         ]
         if wall.active and wide:
-            sources = ", ".join(dict.fromkeys(opening.source or "anyone" for opening in wide))
+            sources = ", ".join(dict.fromkeys(opening.sources for opening in wide))
             listing = _LISTINGS.get(wall.tool, "sudo iptables -S INPUT")
             yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=listing)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface
 
 from orchestrator.specs.network import Interface
 from orchestrator.specs.node_report import Examined
@@ -44,6 +44,14 @@ def route_to(node: Examined, address: str) -> str:
     """The interface by which packets to this address leave; empty where it is not known."""
     routes = node.facts.routes if node.facts else {}
     return routes[address].interface if address in routes else ""
+
+
+def interface_to(node: Examined, address: str) -> str:
+    """The interface that this address is on: that of the route to it, otherwise of the network that holds it."""
+    holds = (
+        item.name for item in interfaces_of(node) for net in networks_of(item) if IPv4Address(address) in net.network
+    )
+    return route_to(node, address) or next(holds, "")
 
 
 def interface_towards_peers(node: Examined) -> str:

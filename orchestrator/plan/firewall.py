@@ -42,7 +42,11 @@ def plan_apply(node: str, network: NetworkFacts, peers: Sequence[str]) -> Firewa
     """Let each of these addresses in, and remove our rules for all others."""
     wall, mark = network.wall, network.mark
     ours = _ours(wall, mark)
-    held = {opening.source for opening in (wall.openings or () if wall.tool == UFW else ours) if not opening.ports}
+    held = {
+        opening.source
+        for opening in (wall.openings or () if wall.tool == UFW else ours)
+        if not opening.ports and not opening.interface
+    }
     stale = [opening for opening in ours if opening.source not in peers]
     ours_in = {peer: {opening.place for opening in ours if opening.source == peer} for peer in peers}
     # Where a tool has several chains that refuse, a rule in each.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 
 UFW, FIREWALLD, NFTABLES, IPTABLES = "ufw", "firewalld", "nftables", "iptables"
@@ -25,6 +26,8 @@ class Opening:
     """An IPv4 address, or a network with its prefix length; empty for anyone."""
     ports: str = ""
     """`12355`, `1024:65535`, several with commas; empty for all."""
+    interface: str = ""
+    """The interface that it is about, `*` for the rest of a name (`eth*`); empty for all."""
     mark: str = ""
     """Comment of the rule, by which ours are known; firewalld's have none, there it is the rule's priority."""
     place: str = ""
@@ -32,9 +35,18 @@ class Opening:
     handle: str = ""
     """nftables' number of the rule."""
 
-    def admits(self, address: str) -> bool:
-        """Whether it lets this address reach every port."""
-        return not self.ports and IPv4Network(address).subnet_of(self.network)
+    def admits(self, address: str, interface: str = "") -> bool:
+        """Whether it lets this address, which comes in by this interface (empty: not known), reach every port."""
+        return (
+            not self.ports
+            and fnmatchcase(interface, self.interface or "*")
+            and IPv4Network(address).subnet_of(self.network)
+        )
+
+    @property
+    def sources(self) -> str:
+        """Whom it lets in, for messages."""
+        return (self.source or "anyone") + (f" on {self.interface}" if self.interface else "")
 
     @property
     def network(self) -> IPv4Network:

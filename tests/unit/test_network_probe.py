@@ -121,6 +121,7 @@ def test_ufw_comes_before_the_iptables_that_it_writes() -> None:
             Opening(source="10.0.0.11", mark="orch:lab"),
             Opening(source="10.0.0.0/24", ports="12355"),
             Opening(source="10.0.0.12"),
+            Opening(ports="80", interface="eth0"),
         ),
     )
 
@@ -354,7 +355,33 @@ def test_iptables_that_drops_what_no_peer_sends_is_not_active(rules: str, active
 
 def test_ufw_openings_that_say_in() -> None:
     said = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in from 10.0.0.0/8\nufw=ufw allow in on eth1 from 10.9.0.0/16\n"
-    assert wall(said).openings == (Opening(source="10.0.0.0/8"),)
+    assert wall(said).openings == (
+        Opening(source="10.0.0.0/8"),
+        Opening(source="10.9.0.0/16", interface="eth1"),
+    )
+
+
+def test_a_whole_interface_is_an_opening() -> None:
+    """As administrators write it; those of loopback and containers let no peer in."""
+    one = Opening(interface="eth0")
+    ufw = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in on eth0\nufw=ufw allow in on docker0\n"
+    assert wall(ufw).openings == (one,)
+    iptables = "-P INPUT DROP|-A INPUT -i lo -j ACCEPT|-A INPUT -i eth0 -j ACCEPT|-A INPUT -i wl+ -p tcp -j ACCEPT"
+    lines = "".join(f"iptables={rule}\n" for rule in iptables.split("|"))
+    assert wall(f"tool=iptables\n{lines}").openings == (one, Opening(interface="wl*"))
+    names = {"set": ["lo", "eth0", "eth1"]}
+    found = nft(chain("input", policy="drop"), rule("input", match(IIF, names), ACCEPT))
+    assert [opening.interface for opening in found.openings or ()] == ["eth0", "eth1"]
+    assert one.admits("10.0.0.1", "eth0")
+    assert not one.admits("10.0.0.1", "eth1")
+    assert not one.admits("10.0.0.1")
+    assert Opening(interface="wl*").admits("10.0.0.1", "wlan0")
+
+
+def test_a_rich_rule_of_an_administrator_is_an_opening() -> None:
+    rich = '\trule family="ipv4" source address="10.0.0.0/24" accept'
+    said = f"tool=firewalld\nfirewalld_state=running\nfirewalld_zone=public\nfirewalld={rich}\n"
+    assert wall(said).openings == (Opening(source="10.0.0.0/24", place="public"),)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from orchestrator.specs.firewall import Firewall, Opening
 from orchestrator.specs.network import Ended
 from orchestrator.specs.node_report import Examined
 from tests import lan
-from tests.unit.findings.firewall import walled
+from tests.unit.findings.firewall import untried, walled
 from tests.unit.findings.network import (
     EVERY,
     OFF,
@@ -173,6 +173,14 @@ def test_whom_a_firewall_lets_in() -> None:
     assert Opening(source="10.0.0.0/24").admits("10.0.0.12")
     assert Opening().admits("10.0.0.12")
     assert not Opening(ports="22").admits("10.0.0.12")
+
+
+def test_peers_that_a_whole_interface_lets_in_lack_no_rule() -> None:
+    """Where no node could test it: `ufw allow in on eth0` on the interface of the route."""
+    for interface, ids in (("eth0", []), ("eth9", ["firewall.no_rule"])):
+        wall = Firewall(tool="ufw", active=True, openings=(Opening(interface=interface),))
+        fleet = walled(untried(), wall)
+        assert [found.id for found in firewall.no_rule(fleet)] == ids
 
 
 @pytest.mark.parametrize(

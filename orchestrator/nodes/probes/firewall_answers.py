@@ -16,7 +16,7 @@ Said = Mapping[str, Sequence[str]]
 
 _RICH = re.compile(
     r'^rule(?: priority="(?P<priority>-?\d+)")?(?: family="ipv4")?(?: source address="(?P<source>[\d./]+)")?'
-    r'(?: protocol value="tcp"| port port="(?P<ports>[\d-]+)" protocol="tcp") accept$'
+    r'(?: protocol value="tcp"| port port="(?P<ports>[\d-]+)" protocol="tcp")? accept$'
 )
 
 
@@ -56,23 +56,31 @@ def _ufw(said: Said) -> Firewall:
 
 
 def _ufw_opening(line: str) -> Opening | None:
-    """A line of `ufw show added`: `ufw allow from 10.0.0.1 to any port 22 proto tcp comment 'x'`, or `ufw allow 22`."""
+    """A line of `ufw show added`: `ufw allow from 10.0.0.1 to any port 22 proto tcp comment 'x'`, `ufw allow 22`, or
+    `ufw allow in on eth0`."""
     try:
         words = shlex.split(line)
     except ValueError:
         return None
-    if words[:3] == ["ufw", "allow", "in"] and words[3:4] != ["on"]:
-        del words[2]
-    if words[:2] != ["ufw", "allow"] or {"out", "in", "app"} & set(words[2:4]):
+    interface = ""
+    if words[:3] == ["ufw", "allow", "in"]:
+        on = words[3:4] == ["on"]
+        interface = "".join(words[4:5]) if on else ""
+        del words[2 : 5 if on else 3]
+    if NARROW.match(interface) or words[:2] != ["ufw", "allow"] or {"out", "in", "app"} & set(words[2:4]):
         return None
     if len(words) == 3 or (len(words) == 5 and words[3] == "comment"):
         ports, _, protocol = words[2].partition("/")
-        return Opening(ports=ports, mark=_after(words, "comment")) if protocol in ("", "tcp") else None
+        return (
+            Opening(ports=ports, interface=interface, mark=_after(words, "comment"))
+            if protocol in ("", "tcp")
+            else None
+        )
     destination, source = _after(words, "to") or "any", _after(words, "from") or "any"
     if ":" in source or destination != "any" or _after(words, "proto") not in ("", "tcp"):
         return None
     source = "" if source == "any" else source
-    return Opening(source=source, ports=_after(words, "port"), mark=_after(words, "comment"))
+    return Opening(source=source, ports=_after(words, "port"), interface=interface, mark=_after(words, "comment"))
 
 
 def _firewalld(said: Said) -> Firewall:
@@ -146,7 +154,7 @@ def _meets_peers(key: str, value: str) -> bool:
 
 
 def _iptables_opening(rule: list[str]) -> Opening | None:
-    """A rule of INPUT that asks for nothing but source, TCP and port."""
+    """A rule of INPUT that asks for nothing but source, interface, TCP and port."""
     if rule[:2] != ["-A", INPUT]:
         return None
     given = dict(_options(rule[2:]))
@@ -154,9 +162,10 @@ def _iptables_opening(rule: list[str]) -> Opening | None:
         return None
     source, mark = given.pop("-s", ""), given.pop("--comment", "")
     ports = given.pop("--dport", given.pop("--dports", ""))
-    if given:
+    interface = given.pop("-i", "").replace("+", "*")
+    if given or NARROW.match(interface):
         return None
-    return Opening(source=source.removesuffix("/32"), ports=ports, mark=mark)
+    return Opening(source=source.removesuffix("/32"), ports=ports, interface=interface, mark=mark)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

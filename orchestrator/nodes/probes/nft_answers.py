@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from itertools import product
 from typing import Any
 
 from orchestrator.specs.firewall import INPUT, NFTABLES, Firewall, Opening
@@ -85,14 +86,16 @@ def _nft_meets_peers(part: Mapping[str, Any]) -> bool:
         return right == "tcp" and not differs
     if left == {"ct": {"key": "state"}}:
         return ("new" in (right if isinstance(right, list) else [right])) is not differs
-    if left in ({"meta": {"key": "iifname"}}, {"meta": {"key": "iif"}}):
+    if left in _INTERFACE:
         return differs or (isinstance(right, str) and not NARROW.match(right))
     return left == _DPORT and not differs and covers_dynamic(_nft_ports(right))
 
 
 def _nft_openings(rule: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[Opening]:
-    """A rule that asks for nothing but source, TCP and port, once for each source. What it counts does not matter."""
+    """A rule that asks for nothing but source, interface, TCP and port, once for each source and interface. What it
+    counts does not matter."""
     sources: list[str] | None = [""]
+    interfaces = [""]
     ports, accepts = "", False
     for part in _parts(rule):
         match = part.get("match")
@@ -104,15 +107,19 @@ def _nft_openings(rule: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[
                 sources = _nft_sources(right, rule, sets)
             elif left == _DPORT:
                 ports = _nft_ports(right)
+            elif left in _INTERFACE:
+                names = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
+                interfaces = [name for name in names if isinstance(name, str) and not NARROW.match(name)]
             elif right != "tcp" or left not in (_L4PROTO, _PROTOCOL):
                 return
         elif "counter" not in part:
             return
     mark, handle = str(rule.get("comment", "")), str(rule.get("handle", ""))
-    for source in (sources or ()) if accepts else ():
-        yield Opening(source=source, ports=ports, mark=mark, place=_place(rule), handle=handle)
+    for source, interface in product(sources or (), interfaces) if accepts else ():
+        yield Opening(source=source, ports=ports, interface=interface, mark=mark, place=_place(rule), handle=handle)
 
 
+_INTERFACE = ({"meta": {"key": "iifname"}}, {"meta": {"key": "iif"}})
 _SOURCE = {"payload": {"protocol": "ip", "field": "saddr"}}
 _DPORT = {"payload": {"protocol": "tcp", "field": "dport"}}
 _PROTOCOL = {"payload": {"protocol": "ip", "field": "protocol"}}
