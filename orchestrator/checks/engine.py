@@ -21,7 +21,9 @@ def silent(node: Examined) -> Iterator[Finding]:
     if not node.engine_error or node.spec.engine != "docker":
         return
     host, user = node.host, node.facts.user if node.facts else "USER"
-    if host and host.docker_program is False:
+    if host and host.podman:
+        yield Finding.of("engine.podman", node.name)
+    elif host and host.docker_program is False:
         yield Finding.of("engine.absent", node.name, user=user)
     elif host and host.docker_socket == "closed":
         yield Finding.of("engine.no_access", node.name, user=user)
@@ -44,7 +46,7 @@ def rootless(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """An engine without root rights has no way to the machine's own network before version 29."""
     for node in fleet if len(fleet) > 1 else ():
         engine = node.facts.engine if node.facts else None
-        if engine and engine.rootless and _version(node) < ROOTLESS_FROM:
+        if engine and engine.kind == "docker" and engine.rootless and _version(node) < ROOTLESS_FROM:
             yield Finding.of("engine.rootless", node.name, version=engine.version)
 
 

@@ -25,7 +25,9 @@ def no_toolkit(node: NodeGpus) -> Iterator[Finding]:
     """Driver on the host, but the engine cannot hand a GPU to a container."""
     if node.container is None or not node.container.refused:
         return
-    if node.engine and "nvidia" in node.engine.runtimes:
+    if "CDI" in node.container.refused:
+        yield Finding.of("gpu.no_cdi", node.node, refused=node.container.refused)
+    elif node.engine and "nvidia" in node.engine.runtimes:
         yield Finding.of("gpu.container_refused", node.node, refused=node.container.refused)
     else:
         yield Finding.of("gpu.no_toolkit", node.node, refused=node.container.refused)

@@ -107,6 +107,13 @@ def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
             yield Finding.of("engine.docker_desktop", facts.name)
 
 
+def podman(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Podman under Docker's API: it restarts no container after a reboot, and its GPUs and networks are others."""
+    for facts in fleet:
+        if facts.engine and facts.engine.kind == "podman":
+            yield Finding.of("engine.podman", facts.name)
+
+
 def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """A clock that is off. Where all nodes agree with each other, it is this computer's, which no rank reads."""
     offsets = [facts.clock_offset_s for facts in fleet]
@@ -170,7 +177,7 @@ def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
 
 AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ...]] = {
     "reach": (same_machine,),
-    "engine": (docker_desktop, torch_missing),
+    "engine": (docker_desktop, podman, torch_missing),
     "network": (loopback_address,),
     "consistency": (image_missing, image_unfit, image_differs, clock_skew),
     "resources": (disk_room, memory_limit),

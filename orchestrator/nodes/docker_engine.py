@@ -79,7 +79,7 @@ class DockerEngine:
         with self._asking("describe itself") as api:
             info = api.info()
         return EngineFacts(
-            kind="docker",
+            kind="podman" if _is_podman(info) else "docker",
             version=_text(info, "ServerVersion"),
             id=_text(info, "ID"),
             architecture=_text(info, "Architecture"),
@@ -341,6 +341,12 @@ def _ran_out_of_time(error: Exception) -> bool:
     return isinstance(error, requests.exceptions.Timeout) or any(
         isinstance(cause, ReadTimeoutError) for cause in error.args
     )
+
+
+def _is_podman(info: Mapping[str, Any]) -> bool:
+    """Whether Podman answers for Docker: it adds its builder's version, and no Docker was ever called 2 to 16."""
+    major = _text(info, "ServerVersion").partition(".")[0]
+    return "BuildahVersion" in info or (major.isdecimal() and 2 <= int(major[:4]) <= 16)
 
 
 def _text(info: Mapping[str, Any], key: str) -> str:

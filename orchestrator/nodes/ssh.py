@@ -237,6 +237,8 @@ class SshNode:
         return docker_client_over(self._transport)
 
     def _why_no_engine(self) -> str:
+        if "podman" in self.run(["docker", "--version"], timeout_s=10).stdout.lower():
+            return "its program docker is Podman's; orch runs ranks in Docker Engine: orch explain engine.podman"
         answer = self.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=10)
         return answer.stderr.strip().rsplit("\n", 1)[-1] if answer.exit_code else ""
 

@@ -115,7 +115,7 @@ class EngineFacts:
     """A node's container engine."""
 
     kind: str
-    """`docker`, or `process` where each node is a process of this computer."""
+    """`docker`, `podman` where that answers for it, or `process` where each node is a process of this computer."""
     version: str
     """Where nodes are processes, that of the torch which they run; empty where there is none."""
     id: str

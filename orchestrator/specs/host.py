@@ -27,6 +27,8 @@ class HostFacts:
     systemd: bool = False
     docker_program: bool | None = None
     """Whether there is a `docker` on the PATH of the node's user."""
+    podman: bool = False
+    """Whether that `docker` is Podman's, or Podman alone is installed."""
     docker_socket: str = ""
     """`open`, `closed` to this user, `absent`, or `elsewhere` where DOCKER_HOST names no socket of this machine."""
     docker_free_mib: int | None = None

@@ -40,6 +40,7 @@ FAULTS: list[tuple[str, str, NodeFacts]] = [
         "error",
         lan.facts("beta", engine=replace(ENGINE, id="b", operating_system="Docker Desktop")),
     ),
+    ("engine.podman", "error", lan.facts("beta", engine=replace(ENGINE, id="b", kind="podman", version="5.4.0"))),
     ("clock.skew", "warning", lan.facts("beta", clock_offset_s=2.1)),
     ("clock.skew", "error", lan.facts("beta", clock_offset_s=-30.1)),
     ("disk.full", "error", lan.facts("beta", disk_free_mib=1023)),

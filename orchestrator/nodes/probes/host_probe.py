@@ -34,6 +34,8 @@ while IFS=: read -r key value; do
 done </proc/cpuinfo
 
 have docker && say docker_program yes || say docker_program no
+if have docker; then case $(brief docker --version) in *[Pp]odman*) say podman yes;; esac
+elif have podman; then say podman yes; fi
 case ${DOCKER_HOST:-unix:///var/run/docker.sock} in
   unix://*) socket=${DOCKER_HOST:-unix:///var/run/docker.sock}; socket=${socket#unix://}
     if [ ! -S "$socket" ]; then say docker_socket absent
@@ -118,6 +120,7 @@ def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
         workspace_writable=_yes(one("writable")),
         systemd=one("systemd") == "yes",
         docker_program=_yes(one("docker_program")),
+        podman=one("podman") == "yes",
         docker_socket=one("docker_socket"),
         docker_free_mib=_mib(disk[3]) if len(disk) > 3 else None,
         open_files=whole(one("open_files")),

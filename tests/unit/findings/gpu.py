@@ -26,6 +26,7 @@ CASE_OF = {
     "gpu.lost": "one_card_lost",
     "gpu.memory_held": "memory_held",
     "gpu.mig": "mig",
+    "gpu.no_cdi": "no_cdi",
     "gpu.no_device": "no_devices",
     "gpu.no_toolkit": "no_container_toolkit",
     "gpu.none": "cpu_node_promised_cuda",

@@ -44,6 +44,7 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
         {"torch-geometric": "echo torch-geometric >> requirements.txt && orch build --requirements requirements.txt"},
     ),
     "engine.docker_desktop": partial(beta, engine=replace(ENGINE, operating_system="Docker Desktop")),
+    "engine.podman": partial(beta, engine=replace(ENGINE, kind="podman", version="5.4.0")),
     "clock.skew": partial(beta, clock_offset_s=2.1),
     "disk.full": partial(beta, disk_free_mib=1023),
     "memory.small": partial(beta, memory_mib=1023),
