@@ -5,9 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from contract.failures.classify import FailedRank, classify
+from orchestrator.checks.causes import Cause
 from orchestrator.specs.cuda import minimum_driver, runs, too_old
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.gpus import NodeGpus
+
+ENGINE_REFUSED = 125
+"""Exit code of an engine that did not start a container."""
+NO_DEVICE_DRIVER = "could not select device driver"
+"""Docker's words where it has no toolkit at all."""
 
 
 def engine_silent(node: NodeGpus) -> Iterator[Finding]:
@@ -22,15 +29,20 @@ def image_missing(node: NodeGpus) -> Iterator[Finding]:
 
 
 def no_toolkit(node: NodeGpus) -> Iterator[Finding]:
-    """Driver on the host, but the engine cannot hand a GPU to a container."""
+    """Driver on the host, but the engine cannot hand a GPU to a container: by the text of its refusal."""
     if node.container is None or not node.container.refused:
         return
-    if "CDI" in node.container.refused:
-        yield Finding.of("gpu.no_cdi", node.node, refused=node.container.refused)
-    elif node.engine and "nvidia" in node.engine.runtimes:
-        yield Finding.of("gpu.container_refused", node.node, refused=node.container.refused)
+    refused = node.container.refused
+    found = classify(FailedRank(agent=refused.splitlines(), exit_code=ENGINE_REFUSED))
+    has_toolkit = node.engine is not None and "nvidia" in node.engine.runtimes
+    if found and found.id == "gpu.no_cdi":
+        yield Finding.of("gpu.no_cdi", node.node, refused=refused)
+    elif found and found.signature.area == "gpu" and (has_toolkit or NO_DEVICE_DRIVER not in refused):
+        cause = Cause.of(found, job=None, node=node.node, rank="0", run="RUN")
+        fix = "; ".join(cause.fix)
+        yield Finding.of("gpu.container_refused", node.node, refused=refused, cause=cause.explanation, fix=fix)
     else:
-        yield Finding.of("gpu.no_toolkit", node.node, refused=node.container.refused)
+        yield Finding.of("gpu.no_toolkit", node.node, refused=refused)
 
 
 def image_without_cuda(node: NodeGpus) -> Iterator[Finding]:

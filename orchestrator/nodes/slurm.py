@@ -19,6 +19,8 @@ from orchestrator.nodes.log_stream import WINDOW, after, later
 from orchestrator.nodes.slurm_answers import (
     LONGEST_FILE,
     MOST_RUNS,
+    SILENT,
+    UNREADABLE,
     EndedJob,
     carried,
     read_look,
@@ -378,8 +380,8 @@ class SlurmCarrier:
         said = "; ".join(line.removeprefix("sbatch: error: ") for line in lines[-3:]) or f"exit code {answer.exit_code}"
         meaning, command = submit_problem(lines)
         if meaning:
-            where = self.on_login(command)
-            return ConfigError(f"sbatch refused the job: {meaning} ({said})", node=self.name, hint=where)
+            kind = PreflightError if meaning in (SILENT, UNREADABLE) else ConfigError
+            return kind(f"sbatch refused the job: {meaning} ({said})", node=self.name, hint=self.on_login(command))
         return PreflightError(f"sbatch refused the job: {said}", node=self.name, hint=self.on_login("sinfo"))
 
 

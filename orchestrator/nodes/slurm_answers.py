@@ -22,6 +22,8 @@ LONGEST_FILE = 128 * 1024
 MOST_RANKS = 1024
 """Ranks of a node, as an inventory may ask for them."""
 STOPPED = 143
+NO_OUTPUT_FILE = "0:53"
+"""Exit code of Slurm for a job that never began: no signal, although it looks like one."""
 KILLED = 137
 
 _FILE = re.compile(rf"(?P<run>{RUN_ID})/(?P<kind>submitted-|place-|ended\.|over-)(?P<rest>[0-9.]{{1,40}})(?:\.json)?")
@@ -200,6 +202,8 @@ def read_sacct(text: str) -> dict[str, EndedJob]:
         if _JOB.fullmatch(job) and status.isdecimal() and len(status) < 4:
             number = 128 + int(signal) if signal.isdecimal() and 0 < int(signal) < 65 else int(status)
             found[job] = EndedJob(state=state[:80], exit_code=number)
+            if code == NO_OUTPUT_FILE:
+                found[job] = EndedJob(state=f"{state[:20]} (a node cannot write the job's output file)", exit_code=1)
     return found
 
 
@@ -273,19 +277,33 @@ def _by_accounting(one: CarriedAttempt, known: EndedJob | None, queued: QueuedJo
 
 
 QUEUE_REASONS: tuple[tuple[str, str, str], ...] = (
-    (r"None|Priority|BeginTime|Resources|Prolog|Cleaning", "", ""),
-    (r"PartitionTimeLimit", "its time limit is above the partition's", "sinfo -o '%P %l'"),
+    (r"None|Priority|BeginTime|Resources|Prolog|Cleaning|Reboot|NodesBusy|OverSubscribe|SystemCapacity", "", ""),
+    (r"Dependency|JobArrayTaskLimit|BurstBuffer(Stag\w+|Resources|Operation)|WaitingForFiles|Federation", "", ""),
+    (r"PartitionTimeLimit|TimeLimit|DeadLine", "its time limit is above the partition's", "sinfo -o '%P %l'"),
     (r"Partition(NodeLimit|Config)", "it asks for more nodes than the partition gives a job", "sinfo -o '%P %s %D'"),
-    (r"Partition(Down|Inactive)", "the partition takes no jobs now", "sinfo"),
-    (r"ReqNodeNotAvail.*|Nodes_required.*", "nodes that it needs are down, drained or reserved", "sinfo -R"),
-    (r"BadConstraints", "no node has what it asks for", "sinfo -o '%N %c %m %G %f'"),
-    (r"InvalidAccount|InvalidQOS", "the account or QOS is not valid for it", "sacctmgr show assoc user=$USER"),
-    (r"JobHeld(User|Admin)|.*held.*", "it is held", "scontrol release JOB"),
-    (r"(Assoc|QOS|MaxSubmit|MaxJobs|AssociationJob|Grp).*", "a limit of the account or the user is reached",
+    (r"Partition(Down|Inactive)|SchedDown|SchedulerDown", "the partition takes no jobs now", "sinfo"),
+    (r"ReqNodeNotAvail.*|Nodes[_ ]required.*|NodeDown|NodeNotAvail.*|FrontEndDown",
+     "nodes that it needs are down, drained or reserved", "sinfo -R"),
+    (r"BadConstraints|ConstraintsNotSatisfied|.*[Cc]onfiguration.*not available.*",
+     "no node has what it asks for", "sinfo -o '%N %c %m %G %f'"),
+    (r"InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|AssocNotAllowed|UserNotAllowed",
+     "the account or QOS does not exist, or may not use the partition",
+     "sacctmgr show assoc user=$USER format=account,partition,qos"),
+    (r"JobHeldAdmin", "an administrator holds it, and can say why", "scontrol show job JOB"),
+    (r"JobHeldUser|.*held.*", "it is held", "scontrol release JOB"),
+    (r"JobHoldMaxRequeue", "it was queued again too often and is held", "scontrol release JOB; scontrol show job JOB"),
+    (r"DependencyNeverSatisfied", "a job that it waits for failed: it will not start",
+     "scontrol show job JOB; scancel JOB"),
+    (r"(Assoc|QOS|MaxSubmit|MaxJobs|AssociationJob|Association\w*Limit|Grp|Max\w+Per(Account|User|Job|Node)"
+     r"|AccountingPolicy|JobLimit|ResourceLimit).*",
+     "a limit of the account or the user is reached",
      "sacctmgr show assoc user=$USER format=account,qos,grptres,maxjobs,maxtres"),
     (r"Licenses", "it waits for a licence", "scontrol show lic"),
     (r"Reservation", "its reservation has not begun", "scontrol show res"),
-    (r"launch failed.*|JobLaunchFailure", "a node could not start it", "scontrol show job JOB; sinfo -R"),
+    (r"ReservationDeleted|InvalidReservation", "its reservation is gone: it will not start",
+     "scontrol show res; scancel JOB"),
+    (r"InactiveLimit|NonZeroExitCode|RaisedSignal.*|OutOfMemory|SystemFailure|.*failed.*|JobLaunchFailure|\w+Failure",
+     "a node could not start it, or ended it", "scontrol show job JOB; sinfo -R"),
 )  # fmt: skip
 """Reasons of squeue(1): a pattern, what it means, and a command for the login node. No meaning: it will start."""
 
@@ -293,22 +311,49 @@ QUEUE_REASONS: tuple[tuple[str, str, str], ...] = (
 def queue_reason(reason: str) -> tuple[str, str]:
     """The meaning of a reason to wait and a command for the login node; both empty for one that passes by itself."""
     for pattern, meaning, command in QUEUE_REASONS:
-        if re.fullmatch(pattern, reason):
+        if re.fullmatch(pattern, reason.strip().removeprefix("(").removesuffix(")")):
             return meaning, command
     return "", ""
 
 
+SILENT = "the controller of Slurm gives no answer, or no good one: try again later"
+UNREADABLE = "a file of the job cannot be read or written there"
 SUBMIT_PROBLEMS: tuple[tuple[str, str, str], ...] = (
-    (r"invalid partition", "there is no such partition", "sinfo -o '%P %a %l %D'"),
+    (r"DOS line breaks", "a file of the job has line ends of Windows", "dos2unix FILE"),
+    (r"[Uu]nable to contact|connect failure|Zero Bytes were transmitted|Socket timed out|standby mode"
+     r"|Rate limit exceeded|[Cc]an't find an address|[Cc]onnection (refused|timed out)|Unexpected message received"
+     r"|Unspecified error|authentication|[Mm]unge|internal error",
+     SILENT, "scontrol ping"),
+    (r"[Uu]nable to open file|I/O error writing|No space left", UNREADABLE, "df -h; ls -l"),
+    (r"specify an account|[Nn]o account|must (specify|provide|use) an? (valid )?account",
+     "an account is needed: `options: [--account=NAME]` of the cluster in the inventory",
+     "sacctmgr show assoc user=$USER format=account,partition,qos"),
+    (r"(specify|request|need|require)\w* (a |an |the )?(GPU|gpu|gres)|requires? .{0,20}GPU|GPU (type|partition)",
+     "the cluster wants another partition or type of GPU: `partition:`, `options: [--gres=gpu:TYPE:N]`",
+     "sinfo -o '%P %D %G'"),
+    (r"[Rr]equired partition not available|[Pp]artition in DOWN|submissions disabled|presently disabled"
+     r"|partition configuration not available", "the partition takes no jobs now", "sinfo"),
+    (r"invalid partition|[Nn]o partition specified|[Nn]odes? not in this partition"
+     r"|specify a(nother)? (valid )?partition",
+     "there is no such partition, or none is given", "sinfo -o '%P %a %l %D'"),
+    (r"not permitted to use this partition|[Aa]ccess/permission denied|[Pp]ermission denied",
+     "your account or group may not do this here", "sacctmgr show assoc user=$USER format=account,partition,qos"),
     (r"[Ii]nvalid account|account/partition", "the account does not exist, or may not use the partition",
      "sacctmgr show assoc user=$USER format=account,partition,qos"),
-    (r"[Ii]nvalid qos", "the QOS does not exist, or you may not use it",
+    (r"[Ii]nvalid qos|QOS.{0,40}not (permitted|allowed)", "the QOS does not exist, or you may not use it",
      "sacctmgr show assoc user=$USER format=account,qos"),
-    (r"accounting/QOS policy|QOS.*Limit|Assoc.*Limit|job submit limit", "a limit of the account or the user is reached",
+    (r"accounting/QOS policy|QOS.*Limit|Assoc.*Limit|job submit limit|QOS usage threshold|MaxSubmit",
+     "a limit of the account or the user is reached",
      "sacctmgr show assoc user=$USER format=account,qos,maxjobs,maxsubmit,maxtres; squeue --me"),
-    (r"time limit", "the time limit is not valid here", "sinfo -o '%P %l'"),
-    (r"node configuration is not available|[Mm]emory specification|processors requested|[Nn]ode count|gres",
+    (r"[Tt]ime limit|time-min|[Ii]nvalid --time", "the time limit is not valid here", "sinfo -o '%P %l'"),
+    (r"[Rr]eservation", "the reservation does not exist, or is not yours now", "scontrol show res"),
+    (r"[Ll]icenses?", "the licences are not known or not free", "scontrol show lic"),
+    (r"[Dd]ependency", "the job that it depends on is not known", "squeue --me"),
+    (r"node configuration is not available|[Mm]emory (specification|required)|processors|[Nn]ode count|gres|GRES"
+     r"|feature|CPU count|node name|Required node|nodes are busy|TRES|cores|--cpus-per|--mem|--constraint",
      "no node of the partition has what it asks for", "sinfo -o '%P %D %c %m %G'"),
+    (r"unrecognized option|invalid option|[Uu]nknown option|[Ii]nvalid .{0,40}(specification|argument|value)",
+     "sbatch does not take an option: `options:` of the cluster in the inventory", "sbatch --help"),
 )  # fmt: skip
 """Refusals of sbatch, for people: a pattern, what it means, and a command for the login node."""
 
