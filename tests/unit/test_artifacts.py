@@ -207,7 +207,7 @@ def test_links_show_the_data_and_travel_with_no_code(here: Place, tmp_path: Path
 
 
 def test_files_that_a_run_wrote_are_not_hidden_by_data(here: Place) -> None:
-    plan = scripted(here, "alpha")
+    plan = scripted(here, "alpha", attempt=1)
     written = here.root("alpha") / "runs/data-1/code/deep/set/mine.txt"
     written.parent.mkdir(parents=True)
     written.write_text("mine")
@@ -230,4 +230,5 @@ def test_data_that_changes_while_it_is_copied_ends_the_launch_and_leaves_nothing
     with pytest.raises(ConfigError, match=r"Data has changed while it was copied"):
         launch(here.nodes, plan, fresh={plan.data[0].digest: here.data})
     assert list((here.root("gamma") / "data").iterdir()) == []
+    assert list((here.root("gamma") / "runs").iterdir()) == []
     assert not node.engine.made

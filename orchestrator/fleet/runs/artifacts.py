@@ -305,7 +305,11 @@ def bring(
 
     sums = _sums_as_read(artifact, folder) if folder and artifact.what == "data" else {}
     if folder and sums and (artifact.parts or sum((folder / name).stat().st_size for name in sums) >= RELAYED_FROM):
-        send_data(artifact, folder, sums, lacking, notify)
+        try:
+            send_data(artifact, folder, sums, lacking, notify)
+        except OrchError:
+            _must_be_unchanged(artifact, folder, lacking)
+            raise
     else:
         for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
             outcome.value()
@@ -322,6 +326,16 @@ def _sums_as_read(artifact: Artifact, folder: Path) -> Mapping[str, str]:
             hint="launch again when nothing writes to it",
         )
     return sums
+
+
+def _must_be_unchanged(artifact: Artifact, folder: Path, targets: Sequence[ProjectDir]) -> None:
+    """ConfigError, with nothing left on the nodes: the folder has changed. What has arrived of another one stays, for
+    the next launch to continue with."""
+    try:
+        _sums_as_read(artifact, folder)
+    except ConfigError:
+        fan_out(targets, lambda target: target.node.run(["rm", "-rf", "--", f"{artifact.place(target)}.partial"]))
+        raise
 
 
 def _protect(artifact: Artifact, targets: Sequence[ProjectDir]) -> None:

@@ -68,7 +68,8 @@ later "$3" && exit 17  # one that came in between wins
 exit 0
 """
 
-# A constant. $1 to $4 as above: only the own claim is removed, at once for whoever looks.
+# A constant. $1 to $4 as above: only the own claim is removed, at once for whoever looks, and of a run that has never
+# begun what its launch has made.
 RELEASE = r"""
 project=$1
 case $project in "~"*) project=$HOME${project#"~"};; esac
@@ -77,6 +78,10 @@ a=$run/attempts
 [ "$(head -c 200 -- "$a/$3/id" 2>/dev/null)" = "$4" ] || exit 0
 mv -- "$a/$3" "$a/.$3.$4" && rm -rf -- "$a/.$3.$4"
 rmdir -- "$a" "$run" 2>/dev/null
+[ "$3" = 0 ] && [ -d "$run" ] || exit 0
+left=$(find "$run" -mindepth 1 -maxdepth 1 ! -type l ! -name plan.json ! -name code ! -name 'code-*.list' \
+  ! -name agents.token)
+[ -n "$left" ] || rm -rf -- "$run"
 exit 0
 """
 
