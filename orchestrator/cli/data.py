@@ -87,7 +87,7 @@ def _asked(
     places = places_in(specs, loaded.inventory.project)
     with connected(specs) as reached:
         asked = [node for node in reached if node.name in places]
-        outcomes = look_at_data(asked, places)
+        outcomes = look_at_data(reached, places)
         failed = report_errors(outcome.error for outcome in outcomes)
         if asked and len(failed) == len(asked):
             raise PreflightError("none of the nodes answered", hint="orch doctor")

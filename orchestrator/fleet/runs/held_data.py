@@ -69,15 +69,19 @@ class HeldData:
 
 
 def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outcome[Node, list[HeldData]], ...]:
-    """Return the data folders of each node; `places`: the project's folder by node."""
-    active = {run.run_id for run in find_runs(nodes).runs if run.is_going}
+    """Return the data folders of each node that has a place in `places`, the project's folder; the other nodes show
+    runs: those of a cluster have their data on its login node."""
+    known = find_runs(nodes)
+    active = {run.run_id for run in known.runs if run.is_going}
 
     def look(node: Node) -> list[HeldData]:
+        if error := known.unreachable.get(node.name):  # which runs read its data is not known
+            raise error
         argv = ["sh", "-c", _LOOK, "sh", places[node.name], str(MOST_RUNS)]
         answer = node.run(argv, timeout_s=LOOK_S).check(f"reading {places[node.name]}/data")
         return _read(node.name, answer, active)
 
-    return fan_out(nodes, look, timeout_s=LOOK_S)
+    return fan_out([node for node in nodes if node.name in places], look, timeout_s=LOOK_S)
 
 
 def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:

@@ -1,0 +1,85 @@
+"""Data of runs on the nodes: which is there, who reads it, and that nothing in use is removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.fleet.runs.held_data import HeldData, look_at_data, remove_data
+from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.errors import ConflictError, EngineError
+from orchestrator.specs.plan import Plan
+from orchestrator.specs.plan_json import to_json
+from orchestrator.specs.request import LaunchRequest
+from tests import lan
+from tests.shelves import Shelves
+
+OTHER = "fedcba9876543210"
+
+
+class Holding(Shelves):
+    """Machines with the data of two runs, one of which is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for name in self.names:
+            for held in (lan.DIGEST, f"{OTHER}.partial", "mine"):
+                (self.root(name) / "data" / held).mkdir(parents=True)
+                (self.root(name) / "data" / held / "x.bin").write_bytes(bytes(9000))
+        self.ended, self.active = self.launched("ended-1", OTHER), self.launched("going-1", lan.DIGEST)
+
+    def launched(self, run_id: str, digest: str) -> Plan:
+        request = LaunchRequest(project="orch", nodes=self.specs, data=lan.data(digest))
+        identity = replace(lan.IDENTITY, run_id=run_id)
+        plan = plan_launch(request, {name: lan.facts(name) for name in self.names}, identity)
+        for name in self.names:
+            (self.root(name) / "runs" / run_id).mkdir(parents=True)
+            (self.root(name) / "runs" / run_id / "plan.json").write_text(to_json(plan))
+        return plan
+
+    def looked(self, *names: str) -> list[HeldData]:
+        places = {name: place for name, place in self.places.items() if name in names}
+        return [one for outcome in look_at_data(self.all, places) for one in outcome.value()]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Holding:
+    return Holding(tmp_path)
+
+
+def test_each_folder_with_the_runs_that_read_it(here: Holding) -> None:
+    first, second = here.looked("alpha")
+    assert (first.name, first.runs, first.in_use, first.size_bytes >= 9000) == (lan.DIGEST, ("going-1",), (), True)
+    assert (second.name, second.runs) == (f"{OTHER}.partial", ("ended-1",)), "a folder of the user is not listed"
+
+
+def test_a_run_that_another_node_shows_keeps_its_data(here: Holding) -> None:
+    """A cluster's runs are shown by its compute nodes, and its data lies on the login node."""
+    beta = here.nodes["beta"]
+    beta.engine.start(beta.engine.create(here.active.nodes[1].container))
+    (used, free) = here.looked("alpha")
+    assert (used.in_use, free.in_use) == (("going-1",), ())
+    with pytest.raises(ConflictError, match=rf"run going-1 reads {lan.DIGEST} on alpha; nothing was removed"):
+        remove_data(here.all, here.places, [used, free])
+    assert (here.root("alpha") / "data" / free.name).is_dir()
+    (only,) = remove_data(here.all, here.places, [free])
+    only.value()
+    assert {path.name for path in (here.root("alpha") / "data").iterdir()} == {lan.DIGEST, "mine"}
+    assert (here.root("beta") / "data" / free.name).is_dir()
+
+
+def test_read_only_data_is_removed(here: Holding) -> None:
+    folder = here.root("alpha") / "data" / lan.DIGEST
+    (folder / "x.bin").chmod(0o444)
+    folder.chmod(0o555)
+    for outcome in remove_data(here.all, here.places, here.looked("alpha")):
+        outcome.value()
+    assert not folder.exists()
+
+
+def test_nothing_is_said_where_the_runs_are_not_known(here: Holding) -> None:
+    here.nodes["alpha"].engine.failures["containers"] = EngineError("no answer", node="alpha")
+    outcome, *_ = look_at_data(here.all, here.places)
+    assert isinstance(outcome.error, EngineError)
