@@ -130,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _set_common("debug")
         try:
             words = completed_command()
+            if {"-it", "-ti", "-np", "-v"} & set(arguments) and (answer := _in_other_words(arguments, "")):
+                raise answer
             program = build_app(_named_command(arguments if words is None else words), alone=not arguments)
             outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)
         except OrchError as error:
@@ -143,6 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except _ClickError as error:
+            if answer := _in_other_words(arguments, getattr(error, "option_name", None)):
+                return report_error(answer)
             error.message = error.message.replace("Value error, ", "")  # type: ignore[attr-defined]  # as below
             error.show()  # type: ignore[attr-defined]  # ClickException, whose type depends on Typer's version
             return int(error.exit_code)  # type: ignore[attr-defined]
@@ -152,6 +156,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             getLogger("orch").info("unexpected error", exc_info=True)
             return report_error(as_error(error))
         return outcome if isinstance(outcome, int) else 0
+
+
+def _in_other_words(arguments: Sequence[str], option: str | None) -> OrchError | None:
+    """Return the answer to a command or an option of another tool; `option`: the unknown one, "" for one that would be
+    misread, None where it is not an option that is wrong. None: no other tool has it, or it is right."""
+    from orchestrator.cli import foreign_words
+
+    named = _named_command(arguments)
+    if named is None:
+        return None
+    place = list(arguments).index(named)
+    if option:
+        return foreign_words.option_answer(arguments, place, option, _options_of)
+    if option is not None:
+        return foreign_words.misread_option(arguments, place, _options_of)
+    return foreign_words.answer_to(arguments, place, COMMANDS, _options_of)
+
+
+def _options_of(command: str) -> dict[str, bool]:
+    """Return the options of a command, each with whether a value follows it."""
+    if command not in COMMANDS:
+        return {}
+    params = build_app(command).commands[command].params
+    return {name: not getattr(one, "is_flag", False) for one in params for name in one.opts if name.startswith("-")}
 
 
 class _GroupedHelp(TyperGroup):

@@ -108,11 +108,16 @@ def workloads(context: typer.Context, incomplete: str) -> list[str]:
     """Workloads of the trainer, as the first word of a COMMAND."""
     if context.params.get("command"):
         return []
+    return [name for name in workload_names() if name.startswith(incomplete)]
+
+
+def workload_names() -> list[str]:
+    """Return the names of the trainer's workloads."""
     with suppress(OSError, SyntaxError, ValueError):  # read, not imported: the trainer is not of this side
         registry = Path(__file__).parents[2] / "trainer" / "workloads" / "__init__.py"
         for node in ast.parse(registry.read_text("utf-8")).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "WORKLOADS":
-                return [name for name in ast.literal_eval(node.value) if name.startswith(incomplete)]
+                return list(ast.literal_eval(node.value))
     return []
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.completion import cluster_names
-from orchestrator.cli.inventory_place import GIVEN, inventory_place
+from orchestrator.cli.inventory_place import GIVEN, IN_FOLDER, inventory_place
 from orchestrator.cli.options import InventoryOption, NodesOption
 from orchestrator.cli.report import invocation, say, say_once
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -140,14 +140,16 @@ class NodesToCheck(ChosenNodes):
 
 
 def load_inventory(path: Path | None) -> LoadedInventory:
-    """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml."""
+    """Read the inventory: `-i`, otherwise $ORCH_INVENTORY, ./inventory.yaml, or the lab's while one is up."""
     from orchestrator.lab.state import inventory_file
 
     found, origin = inventory_place(path)
     if origin == GIVEN and found.is_file() and found != inventory_file():
         invocation.current.inventory = found  # for the lines to paste
     elif not origin:
-        say(f"using the lab's inventory, {found} (another one: -i FILE; end the lab: orch lab down)")
+        say_once("nodes: those of the lab")
+    elif found == IN_FOLDER and inventory_file().exists():
+        say_once(f"nodes: those of {found}; the lab's: -i {quote(str(inventory_file()))}")
     if not found.exists():
         raise ConfigError(f"no {found} {origin}", hint=HINT)
     from orchestrator.specs.inventory_files.inventory_file import read_inventory

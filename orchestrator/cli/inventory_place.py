@@ -8,12 +8,13 @@ from pathlib import Path
 from orchestrator.cli.report import invocation
 
 GIVEN = "(given by -i)"
+IN_FOLDER = Path("inventory.yaml")
 
 
 def inventory_place(path: Path | None) -> tuple[Path, str]:
     """Return the file of the inventory and, for a message, its origin; empty: the lab's.
 
-    It is `path` or that of `-i`, otherwise $ORCH_INVENTORY, the lab's while one is up, or ./inventory.yaml.
+    It is `path` or that of `-i`, otherwise $ORCH_INVENTORY, ./inventory.yaml, or the lab's while one is up.
     """
     from orchestrator.lab.state import inventory_file
 
@@ -22,4 +23,4 @@ def inventory_place(path: Path | None) -> tuple[Path, str]:
     if variable := os.environ.get("ORCH_INVENTORY"):
         return Path(variable), "(given by $ORCH_INVENTORY)"
     lab = inventory_file()
-    return (lab, "") if lab.exists() else (Path("inventory.yaml"), "in this folder")
+    return (lab, "") if lab.exists() and not IN_FOLDER.exists() else (IN_FOLDER, "in this folder")

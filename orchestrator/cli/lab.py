@@ -61,7 +61,8 @@ def up(
     """Start N simulated machines and write their inventory.
 
     Each machine has its own sshd, Docker Engine, address and disk. A second `up` keeps the machines that exist and
-    powers on those that are off. While the lab is up, every command uses its inventory by default.
+    powers on those that are off. While the lab is up, commands in a folder without an inventory.yaml use
+    the lab's.
     """
     from orchestrator.lab import up_down
     from orchestrator.lab.inventory import MachineSize

@@ -22,7 +22,7 @@ InventoryOption = Annotated[
         "-i",
         "--inventory",
         metavar="FILE",
-        help="Inventory file (default: $ORCH_INVENTORY, the lab's while a lab is up, or ./inventory.yaml).",
+        help="Inventory file (default: $ORCH_INVENTORY, ./inventory.yaml, or the lab's while a lab is up).",
         show_default=False,
     ),
 ]

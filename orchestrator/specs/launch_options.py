@@ -237,7 +237,12 @@ class RunSettings:
     )
     """Nodes that the run can continue with after the others were given up; 0: it needs all of them."""
     replicas: int = _option(
-        1, "--replicas", least=0, most=MOST_NODES, metavar="N", help="Other nodes that get a copy of each checkpoint."
+        1,
+        "--checkpoint-copies",
+        least=0,
+        most=MOST_NODES,
+        metavar="N",
+        help="Other nodes that get a copy of each checkpoint.",
     )
 
     def settings(self) -> dict[str, Any]:

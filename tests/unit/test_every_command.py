@@ -107,7 +107,7 @@ def test_3_no_inventory(orch: Orch) -> None:
 
 
 LOOKING_FIRST = (
-    "logs", "restart", "resume", "runs rerun", "search", "lab up", "export jobset",
+    "exec", "logs", "restart", "resume", "runs rerun", "search", "lab up", "export jobset",
 )  # fmt: skip
 CHOOSING = [one for one in EVERY if "--nodes" in OPTIONS[one] and one not in LOOKING_FIRST]
 """Commands that choose nodes of the inventory at once: some look for a run first; `lab up` and the

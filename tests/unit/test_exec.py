@@ -164,3 +164,29 @@ def test_words_after_the_first_belong_to_the_command(
 def test_an_unknown_option_before_the_target_is_named(orch: Orch) -> None:
     ran = orch("exec", "--no-such", "RUN", "ls", on=lan.lan(*THREE))
     assert (ran.code, "No such option: --no-such" in ran.err) == (2, True)
+
+
+def test_nodes_choose_among_the_containers_of_a_run_or_are_machines(orch: Orch, here: lan.Lan) -> None:
+    run = detached(orch, here)
+    ran = orch("exec", run, "-n", "beta,gamma", "--", "date", on=here)
+    assert (ran.code, ran.out) == (0, "[beta ] here: date\n[gamma] here: date\n")
+    for node in here.nodes.values():
+        node.answers[("hostname",)] = (0, f"{node.name}\n", "")
+    ran = orch("exec", "-n", "beta,gamma", "--", "hostname", on=here)
+    assert (ran.code, ran.out) == (0, "[beta ] beta\n[gamma] gamma\n")
+    ran = orch("exec", "-n", "gamma", "--", "hostname", on=here)
+    assert (ran.code, ran.out) == (0, "gamma\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("-- hostname", "no run and no node before `--`"),
+        ("-n beta --rank 1 -- hostname", "--nodes beta are machines: --rank needs a run"),
+        ("alpha -n beta -- hostname", "alpha is a node: --nodes needs a run"),
+    ],
+)
+def test_what_nodes_do_not_go_with(orch: Orch, here: lan.Lan, words: str, problem: str) -> None:
+    ran = orch("exec", *words.split(), on=here)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"error: {problem}\n  → orch exec " in ran.err

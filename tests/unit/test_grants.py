@@ -266,7 +266,7 @@ def test_a_run_of_another_computer_is_resumed_after_a_look_at_all_of_it(orch: Or
         "  nodes        alpha, beta\n"
         "  image        orch/orch:cpu or cuda, by the device of each node\n"
         "  environment  GREETING=hello\n"
-        "  options      --max-restarts 5 --node-timeout 60 --hang-timeout 0 --min-nodes 1 --replicas 1\n"
+        "  options      --max-restarts 5 --node-timeout 60 --hang-timeout 0 --min-nodes 1 --checkpoint-copies 1\n"
     ) in refused.err
     ran = orch("resume", plan.run_id, "--detach", on=here, says=True)
     assert ran.code == 0, ran.err

@@ -86,13 +86,15 @@ def test_the_inventory_meant_is_the_nearest_named(
         assert main(["inventory", "validate", *options]) == 0
         return capsys.readouterr().out.partition(":")[0]
 
-    write(folder / "inventory.yaml")
-    assert meant() == "inventory.yaml"
     lab = write(folder.parent / "state" / "orch" / "lab" / "inventory.yaml")
     assert main(["inventory", "validate"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith(f"{lab}: 2 nodes")
-    assert said.err == f"using the lab's inventory, {lab} (another one: -i FILE; end the lab: orch lab down)\n"
+    shown = capsys.readouterr()
+    assert (shown.out.startswith(f"{lab}: 2 nodes"), shown.err) == (True, "nodes: those of the lab\n")
+    write(folder / "inventory.yaml")
+    assert main(["inventory", "validate"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("inventory.yaml: 2 nodes")
+    assert shown.err == f"nodes: those of inventory.yaml; the lab's: -i {lab}\n"
     monkeypatch.setenv("ORCH_INVENTORY", str(write(folder / "env.yaml")))
     assert meant().endswith("env.yaml")
     write(folder / "named.yaml")

@@ -1,0 +1,128 @@
+"""Words of Docker, kubectl, Ansible, Slurm and git: each is answered with a line of orch, and nothing runs."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from orchestrator.cli import COMMANDS, build_app, foreign_words
+from tests import lan
+from tests.each_case import failures_of
+from tests.unit.conftest import THREE, Orch
+
+ANSWERS = {
+    # docker and compose
+    "ps": ("to list the runs: orch runs", "to see the ranks of one: orch status"),
+    "ps -a": ("to list the runs: orch runs", "to see the ranks of one: orch status"),
+    "run --rm -it --gpus all -v /d:/d lab/mine:1 python train.py --lr 1": (
+        "to start a run: orch launch --mount /d:/d --image lab/mine:1 -- python train.py --lr 1",
+    ),
+    "run train.py": ("to start a run: orch launch -- python train.py",),
+    "start mine": ("to start a run: orch launch -- python train.py", "to resume a run that ended: orch resume mine"),
+    "up -d": (
+        "to start a run: orch launch -d -- python train.py",
+        "for simulated machines to try it on: orch lab up --nodes 5",
+    ),
+    "compose down": ("to end the run: orch stop",),
+    "kill mine": ("to end the run: orch stop mine",),
+    "kill -s KILL mine": ("to end the run: orch stop mine",),
+    "rm -f mine": ("to end the run: orch stop mine", "to remove the containers of ended runs: orch clean mine"),
+    "system prune": ("to remove the containers of ended runs: orch clean",),
+    "cp mine:out/model.pt results": (
+        "to copy what a run wrote to this computer: orch pull mine out/model.pt --to results",
+    ),
+    "attach mine": ("to follow the output of a run: orch logs mine -f",),
+    "top": ("to watch the nodes and their run: orch monitor",),
+    "inspect mine": ("for the cause of a failure, or what a run waits for: orch why mine",),
+    "images": ("to build the image and copy it to every node: orch build",),
+    "exec -it mine bash": ("orch exec mine bash",),
+    "exec --tty mine -- ls -l": ("orch exec mine -- ls -l",),
+    # kubectl
+    "get pods": ("to list the runs: orch runs",),
+    "get nodes": ("to list the machines: orch inventory list",),
+    "describe pod mine": ("for the cause of a failure, or what a run waits for: orch why mine",),
+    "delete pod mine": ("to end the run: orch stop mine", "to remove the containers of ended runs: orch clean mine"),
+    "apply -f lan.yaml": ("to start a run: orch launch -i lan.yaml -- python train.py",),
+    "scale mine --replicas=4": ("to start it on another number of nodes: orch launch --nodes 4 -- python train.py",),
+    "rollout restart mine": ("to restart a run from its last checkpoint: orch restart mine",),
+    "cordon alpha": ("to leave a node out of a launch: orch launch -n '!alpha' -- python train.py",),
+    "port-forward mine": ("to see nodes and runs in a browser: orch dashboard",),
+    "launch --replicas 3 -- python train.py": ("orch launch --nodes 3 -- python train.py",),
+    "status mine --follow": ("orch status --watch mine",),
+    # Ansible
+    "nodes": ("to list the machines: orch inventory list",),
+    "ping": ("to ask every node, and find what would break a run: orch doctor",),
+    "ansible all -m ping": ("to run a command on nodes: orch exec -n '*' -- COMMAND",),
+    "playbook site.yml": ("to install what a run needs on the nodes: orch setup",),
+    "build --limit alpha,beta": ("orch build --nodes alpha,beta",),
+    "setup --become": ("orch setup",),
+    "launch --check train.py": ("orch launch --dry-run -- train.py",),
+    # Slurm
+    "sbatch job.sh": ("to start a run: orch launch -- bash job.sh",),
+    "srun -N 2 --gres gpu:1 python train.py": ("to start a run: orch launch --nodes 2 -- python train.py",),
+    "squeue": ("to list the runs: orch runs",),
+    "scancel mine": ("to end the run: orch stop mine",),
+    "sinfo": ("to list the machines: orch inventory list",),
+    # git
+    "log": ("to list the runs: orch runs",),
+    "diff one two": ("for what differs between two runs: orch runs diff one two",),
+    "clone": ("for your code, which every launch copies as it is: orch launch --workdir . -- python train.py",),
+    # torchrun, SkyPilot and others
+    "train gpt2": ("to start a run: orch launch -- gpt2",),
+    "ls": ("to list the runs: orch runs",),
+    "ssh alpha": ("to log in to a node: orch shell alpha",),
+    "launch -np 4 python train.py": ("orch launch -- python train.py",),
+    "launch --nnodes=2 --nproc_per_node=1 --master_addr 10.0.0.1 -- python train.py": (
+        "orch launch --nodes 2 -- python train.py",
+    ),
+    "launch -v /data:/data:ro -- python train.py": ("orch launch --mount /data:/data:ro -- python train.py",),
+    "lab stop": ("to end the lab: orch lab down",),
+    "checkpoints list": ("to list the checkpoints: orch checkpoints ls",),
+    "help kill": ("to end the run: orch stop",),
+}  # fmt: skip
+"""Lines without `orch`, and the lines that answer them."""
+
+
+def test_each_word_is_answered_with_lines_to_paste_and_runs_nothing(orch: Orch) -> None:
+    def check(typed: str) -> None:
+        here = lan.lan(*THREE)
+        ran = orch(*shlex.split(typed), on=here)
+        lines = tuple(line.removeprefix("  → ") for line in ran.err.splitlines() if line.startswith("  → "))
+        assert (ran.code, ran.out, lines) == (2, "", ANSWERS[typed])
+        assert not here.containers
+
+    assert len(ANSWERS) > 40
+    assert failures_of(check, ANSWERS) == []
+
+
+def test_each_answer_is_a_line_that_orch_parses() -> None:
+    """The table names commands and options that exist."""
+
+    def check(*row: str) -> None:
+        words = row[-1].split()
+        command = build_app(words[0]).commands[words[0]]
+        inner = getattr(command, "commands", {})
+        command = inner.get(words[1] if words[1:] else "", command)
+        known = {name for one in command.params for name in one.opts}
+        assert {word for word in words if word.startswith("-") and word != "--"} <= known
+
+    rows = [tuple(cell.strip() for cell in line.split("|")) for line in foreign_words._COMMANDS.strip().splitlines()]
+    assert failures_of(check, rows) == []
+    assert [word for row in rows for word in row[0].split() if word in COMMANDS] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("foo", "No such command 'foo'"),
+        ("stop --foo", "No such option: --foo"),
+        ("lab kill", "Missing argument"),
+        ("launch -v --foo", "no option"),
+    ],
+)
+def test_a_word_of_no_tool_is_answered_as_before(orch: Orch, typed: str, words: str) -> None:
+    ran = orch(*typed.split(), on=lan.lan(*THREE))
+    assert ran.code == 2
+    assert words in ran.err.replace("No such option", "no option") or words in ran.err
+    assert "→ to" not in ran.err
