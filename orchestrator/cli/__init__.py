@@ -28,77 +28,87 @@ from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.store.run_names import telling_by
 
 GROUPS = {
-    "Set up": {
+    "Prepare the machines": {
         "lab": "Simulated machines on this computer, to try everything",
         "init": "Write inventory.yaml for your machines, and copy your key",
         "inventory": "List, show, validate and import the machines",
         "trust": "Accept a node's SSH host key, after showing its fingerprint",
         "setup": "Install Docker and NVIDIA's toolkit on Debian or Ubuntu nodes",
         "firewall": "Allow TCP between the nodes in their firewalls",
+    },
+    "Prepare image and data": {
         "build": "Build the CPU or CUDA image and copy it to every node",
         "prepare": "Turn text into training data, once for all nodes",
+        "data": "List and remove the data of runs on the nodes",
     },
-    "Before": {
+    "Check and predict": {
         "doctor": "Find everything that would break a run, and how to fix it",
-        "explain": "Explain a finding: what it means and how to fix it",
-        "docs": "Open the documentation in a browser, without a network",
         "check-gpus": "Compare nvidia-smi on every node and inside its container",
         "test": "Test every collective and every link, as a launch uses them",
         "bench": "Measure a training step on every node, and the links",
         "plan": "Predict how long a training takes, and on which nodes",
+        "explain": "Explain a finding: what it means and how to fix it",
     },
-    "Run": {
+    "Start and change runs": {
         "launch": "Start a training run on several nodes and follow it",
+        "stop": "Stop a run on all its nodes, after a last checkpoint",
+        "resume": "Resume a run that ended, from its newest checkpoint",
+        "restart": "Stop a run with a checkpoint and resume it from there",
+        "supervise": "Watch a run without a terminal and restart what fails",
+        "adopt": "Take over a run whose launch was interrupted",
         "export": "Write a launch as a file for Kubernetes",
+    },
+    "Watch runs": {
         "status": "Show the state of a run and its nodes",
         "monitor": "Watch the nodes and their run, live",
         "dashboard": "Show nodes, runs, curves and logs on a local web page",
         "logs": "Show what the ranks of a run wrote, merged",
-        "exec": "Run a command in the containers of a run, or on a node",
-        "shell": "Log in to a node",
-        "metrics": "Write or serve figures for Prometheus",
-        "wait": "Wait until a run has ended; exit with its code",
-        "supervise": "Watch a run without a terminal and restart what fails",
-        "adopt": "Take over a run whose launch was interrupted",
-        "restart": "Stop a run with a checkpoint and resume it from there",
-        "stop": "Stop a run on all its nodes, after a last checkpoint",
-    },
-    "After": {
+        "why": "Say why a run failed or what it waits for, and what to do",
         "runs": "List runs, compare two of them, or start one again",
         "search": "Search the log lines of all runs on record",
-        "why": "Say why a run failed or what it waits for, and what to do",
-        "tensorboard": "Show the TensorBoard files of runs in your browser",
         "report": "Write one HTML file about a run, or about several",
+        "wait": "Wait until a run has ended; exit with its code",
+        "tensorboard": "Show the TensorBoard files of runs in your browser",
+        "metrics": "Write or serve figures for Prometheus",
+    },
+    "Work on the nodes": {
+        "exec": "Run a command in the containers of a run, or on nodes",
+        "shell": "Log in to a node",
+    },
+    "Use what a run made": {
         "pull": "Copy the files that a run wrote to this computer",
         "sample": "Let the model of a run write text",
         "predict": "Let the model of a run predict for your files",
         "evaluate": "Evaluate the model of a run on its validation data",
-        "resume": "Resume a run that ended, from its newest checkpoint",
         "checkpoints": "List, verify, pull, push, prune and export checkpoints",
-        "data": "List and remove the data of runs on the nodes",
+    },
+    "Clean up": {
         "clean": "Remove the containers of ended runs from the nodes",
         "uninstall": "Remove what orch has left on the nodes and here",
+    },
+    "About orch": {
+        "docs": "Open the documentation in a browser, without a network",
         "version": "Show the version of orch",
     },
 }
-"""Commands by group, in the order of use, with their summaries."""
+"""Commands by purpose, in the order of use, with their summaries."""
+MAIN = ("init", "build", "launch", "status", "logs", "monitor", "why", "pull")
+"""Commands of the first day: the help shows their summaries, and the names alone of the others."""
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 _WITHOUT_INVENTORY = ("lab", "explain", "docs", "init", "inventory", "report", "search", "version")
 _MODULES = {"report": "run_report", "sample": "model_use", "predict": "model_use", "evaluate": "model_use"}
 """Modules of commands that do not have the command's name."""
+ALL = "all"
+"""Word after `help` for the help of every command."""
 WATCH_EVERY_S = 2
 _SECONDS = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 
-EPILOG = """
+EPILOG = """\b
 Begin with simulated machines:
   orch lab up --nodes 5
-or with your own:
+or with your own, and your script:
   orch init 192.168.1.11 192.168.1.12
-  orch setup
-then:
-  orch build
-  orch prepare
-  orch launch -- gpt2 --preset lab"""
+  orch launch -- python train.py"""
 
 # Typer brings its own copy of click since 0.16 and exports only some of its exceptions: this is ClickException in both.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -183,12 +193,28 @@ def _options_of(command: str) -> dict[str, bool]:
 
 
 class _GroupedHelp(TyperGroup):
-    """The program, with its commands in groups in the help."""
+    """The program, whose help begins with its commands; `orch help all` shows the summaries of all of them."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # of the base class
-        for title, group in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl(list(group.items()))
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        everything, shown = ALL in (ctx.obj or ()), {"-i", "--version", "-q", "-v", "--debug", "-h"}
+        options = [one for one in self.get_params(ctx) if everything or {*one.opts} & shown]
+        with formatter.section("Options"):
+            formatter.write_dl([record for one in options if (record := one.get_help_record(ctx))])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        everything = ALL in (ctx.obj or ())
+        with formatter.section("Commands"):
+            for title, group in GROUPS.items() if everything else ():
+                with formatter.section(title):
+                    formatter.write_dl(list(group.items()))
+            if not everything:
+                formatter.write_dl([(name, COMMANDS[name]) for name in MAIN])
+        if everything:
+            return
+        others = {title: "  ".join(name for name in group if name not in MAIN) for title, group in GROUPS.items()}
+        with formatter.section("More (orch help all)"):
+            formatter.write_dl(list(others.items()))
 
 
 def build_app(wanted: str | None, *, alone: bool = False) -> Any:
@@ -308,7 +334,7 @@ def _current_names(arguments: Sequence[str]) -> list[str]:
     words, named = list(arguments), _named_command(arguments)
     if named == "help":
         words.remove("help")
-        return [*words, "--help"]
+        return ["--help", ALL] if words == [ALL] else [*words, "--help"]
     if named == "status" and "--watch" in words:  # its value may be left out
         place = words.index("--watch")
         given = words[place + 1] if place + 1 < len(words) and _SECONDS.fullmatch(words[place + 1]) else ""

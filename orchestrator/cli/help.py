@@ -10,6 +10,17 @@ from typing import Any
 import typer
 
 MOST_COLUMNS, NARROW = 80, 60
+SHORT = 20
+"""Options of a command that are read as one list; more are shown in groups."""
+OPTION_GROUPS = {
+    "Nodes": "--nodes --label --on --engine --master --master-port --min-nodes --node-timeout --inventory",
+    "Code and data": "--workdir --data --shard --fetch-once --offline --mount",
+    "Image and environment": "--profile --image --env --secret",
+    "Restarts and checkpoints": "--resume --checkpoint --max-restarts --hang-timeout --sync-outputs --no-sync-outputs"
+    " --checkpoint-copies --independent",
+    "Start": "--name --dry-run --forecast --detach --no-supervise --yes",
+}
+"""Options of commands that start runs, by what they are about."""
 
 
 def width() -> int:
@@ -36,6 +47,22 @@ def plain_help(command: Any) -> None:
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             _show_without_type(parameter)
+    if sum(parameter.param_type_name == "option" for parameter in command.params) > SHORT:
+        command.format_options = partial(_write_in_groups, command)
+
+
+def _write_in_groups(command: Any, context: Any, formatter: Any) -> None:
+    """Write the arguments, then the options in groups, and last those of every command."""
+    groups: dict[str, list[Any]] = {title: [] for title in ("Arguments", *OPTION_GROUPS, "Options")}
+    of_option = {option: title for title, options in OPTION_GROUPS.items() for option in options.split()}
+    for parameter in command.get_params(context):
+        if record := parameter.get_help_record(context):
+            title = next((of_option[name] for name in parameter.opts if name in of_option), "Options")
+            groups["Arguments" if parameter.param_type_name == "argument" else title].append(record)
+    for title, records in groups.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
 def _show_without_type(argument: Any) -> None:

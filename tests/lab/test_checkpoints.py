@@ -85,7 +85,9 @@ def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: st
     assert {one["step"] for one in done.json["removed"]} == {4, 8}
     for name in ("gamma", "delta"):  # as machines that never had a run
         on_node(name, "rm", "-rf", "/home/orch/orch/lab/data")
-    resumed = orch("resume", run, "--yes", "--nodes", "beta,gamma", "--checkpoint-copies", "0", "--", *PROBE.command, "14")
+    resumed = orch(
+        "resume", run, "--yes", "--nodes", "beta,gamma", "--checkpoint-copies", "0", "--", *PROBE.command, "14"
+    )
     assert resumed.code == 0, resumed.out + resumed.err
     assert "gamma: data copied" in resumed.err
     assert "step-00000014" in on_node("beta", "ls", f"/home/orch/orch/lab/runs/{run}/checkpoints")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import COMMANDS
+from orchestrator.cli import COMMANDS, MAIN
+from orchestrator.cli.help import OPTION_GROUPS
 from orchestrator.specs.run_events import RunLine
 from orchestrator.store.run_record import RunRecord
 from tests import lan
@@ -26,12 +28,31 @@ def test_help_of_every_command_has_an_example(orch: Orch) -> None:
     assert failures_of(check, COMMANDS) == []
 
 
-def test_help_lists_every_command(orch: Orch) -> None:
+def test_help_shows_eight_commands_in_a_screen_and_names_the_others(orch: Orch) -> None:
     ran = orch("--help")
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) <= 40
+    assert [name for name in MAIN if f"  {name}" not in ran.out or COMMANDS[name] not in ran.out] == []
+    assert len(MAIN) == 8
+    assert set(COMMANDS) <= set(ran.out.split())
+
+
+def test_help_of_all_lists_every_command(orch: Orch) -> None:
+    ran = orch("help", "all")
     assert ran.code == 0
     for command, summary in COMMANDS.items():
         assert f"  {command}" in ran.out
         assert summary in " ".join(ran.out.split())
+
+
+def test_the_options_of_a_launch_are_in_groups(orch: Orch) -> None:
+    shown = orch("launch", "--help").out
+    assert [title for title in OPTION_GROUPS if f"\n{title}:\n" not in shown] == []
+    rest = shown.partition("\nOptions:\n")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", rest, re.MULTILINE)) <= {
+        "--json", "--output", "--quiet", "--verbose", "--debug", "--help",
+    }  # fmt: skip
+    assert "\nNodes:" not in orch("logs", "--help").out
 
 
 def test_help_and_another_name_of_a_command(orch: Orch) -> None:
