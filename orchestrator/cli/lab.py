@@ -79,7 +79,9 @@ def up(
         say("a Slurm cluster, with its workspace in /shared/orch\n  → orch lab shell login -- sinfo")
         return
     first = "orch build && orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
-    say(f"every command finds it while the lab is up\n  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab")
+    say(
+        f"commands in folders without an inventory.yaml find it while the lab is up\n  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab"
+    )
 
 
 def _make_base() -> None:
