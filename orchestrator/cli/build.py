@@ -146,6 +146,8 @@ def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: O
     """Build the images that these nodes need, and copy them. `add`: the command that adds torchvision."""
     from orchestrator.fleet.images.build import provide_images
 
+    for note in options.additions.notes:
+        say(f"note: {note}")
     where = f"{'on each of' if options.each_node else 'for'} {', '.join(spec.name for spec in specs)}"
     if not agreed(f"build {options.profile} {where}?", yes=yes, default=True):
         say("nothing was built")

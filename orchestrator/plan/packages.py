@@ -11,21 +11,21 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from orchestrator.plan.requirement_lines import conda_file, is_of_cuda, read_line, requirement_of
 from orchestrator.specs.errors import ConfigError
 
 LAYER = "images/packages.Dockerfile"
 BASE_ARGUMENT = "BASE"
+FREEZE = "pip list --format=freeze --not-required > requirements.txt   # then leave torch out"
+"""Command that writes the packages of an environment as pip reads them."""
 _DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(=[A-Za-z0-9.+:~-]{1,99})?")
 _INSTRUCTION = re.compile(r"^\s*(ARG|FROM)\s+(.+?)\s*$", re.IGNORECASE)
-_LOCAL = ("-e", "--editable", "file:", ".", "/", "~")
 _INCLUDED = {"-r": True, "--requirement": True, "-c": False, "--constraint": False}
 """Options of pip that name another file; True: its lines are requirements too, False: they are constraints."""
-_PASSED = ("-i", "--index-url", "--extra-index-url", "--pre", "--prefer-binary", "--only-binary", "--no-binary")
 _GIT = re.compile(r"\bgit\+")
 
 
@@ -40,6 +40,8 @@ class Additions:
     """Names of Debian packages, each with its version where one is asked for: `libgl1`, `ffmpeg=7:5.1.6`."""
     dockerfile: bytes = b""
     """Dockerfile of the user, built last, from the image with all of the above."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Lines that will not do what they say, each with its place; no part of the content."""
     context: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Files of the Dockerfile's folder, by path: its instructions may copy them."""
 
@@ -65,7 +67,7 @@ class Additions:
 
     def names(self, package: str) -> bool:
         """Whether a requirement names this Python package."""
-        named = (_requirement(line) for line in self.requirements)
+        named = (requirement_of(line) for line in self.requirements)
         return any(found and canonicalize_name(found.name) == package for found in named)
 
 
@@ -77,7 +79,16 @@ def command_to_add(package: str, requirements: str | None) -> str:
     return f"echo {package} >> {file} && orch build" + ("" if requirements else f" --requirements {file}")
 
 
-def requirements_of(path: str, read: Callable[[str], str], torch: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+class RequirementLines(NamedTuple):
+    """Lines of a project for pip."""
+
+    requirements: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Lines that will not do what they say, each with its place."""
+
+
+def requirements_of(path: str, read: Callable[[str], str], torch: str) -> RequirementLines:
     """Requirements and constraints of a requirements.txt with the files that it includes.
 
     `read` returns a file's text by its path; `torch` is the version in the image. ConfigError: all the lines that
@@ -90,12 +101,12 @@ def requirements_of(path: str, read: Callable[[str], str], torch: str) -> tuple[
             f"{path} has {len(problems)} {'line' if len(problems) == 1 else 'lines'} that the image cannot take",
             problems=problems,
         )
-    return tuple(files.requirements), tuple(files.constraints)
+    return RequirementLines(tuple(files.requirements), tuple(files.constraints), tuple(files.notes))
 
 
 def project_requirements(
     project: Mapping[str, Any], lock: Mapping[str, Any], path: str, torch: str, pins: Mapping[str, str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> RequirementLines:
     """Requirements of a parsed pyproject.toml, and its uv.lock as constraints.
 
     The lock does not constrain packages in `pins`: those of the image stay, unless a requirement excludes them.
@@ -107,15 +118,17 @@ def project_requirements(
             f"{path} has no list `dependencies` in [project]",
             hint="write the packages to a requirements.txt, and: orch build --requirements requirements.txt",
         )
-    requirements = tuple(str(line) for line in table["dependencies"])
-    if problems := [said for line in requirements if (said := _refusal(line, torch))]:
+    lines = [read_line(str(line), torch) for line in table["dependencies"]]
+    if problems := [line.refusal for line in lines if line.refusal]:
         raise ConfigError(f"{path}: the image cannot take its dependencies", problems=problems)
     versions: dict[str, set[str]] = {}
     for package in lock.get("package", ()):
         if "registry" in package.get("source", {}) and "version" in package:
             versions.setdefault(canonicalize_name(package["name"]), set()).add(package["version"])
     free = {name: found for name, found in versions.items() if len(found) == 1 and name not in pins}
-    return requirements, tuple(f"{name}=={version}" for name, (version,) in sorted(free.items()) if not _of_cuda(name))
+    pinned = tuple(f"{name}=={version}" for name, (version,) in sorted(free.items()) if not is_of_cuda(name))
+    notes = tuple(f"{path}: {note}" for line in lines for note in line.notes)
+    return RequirementLines(tuple(line.text for line in lines if line.text), pinned, notes)
 
 
 def debian_packages(text: str, path: str) -> tuple[str, ...]:
@@ -162,26 +175,33 @@ class _RequirementFiles:
         self.requirements: list[str] = []
         self.constraints: list[str] = []
         self.problems: list[str] = []
+        self.notes: list[str] = []
         self._read, self._torch, self._seen = read, torch, set[str]()
 
     def add(self, path: str, *, required: bool) -> None:
         if path in self._seen:
             return
         self._seen.add(path)
-        for number, line in _logical_lines(self._read(path)):
+        lines = _logical_lines(self._read(path))
+        if conda := conda_file(path, [line for _, line in lines]):
+            raise ConfigError(f"{path} is no list for pip", problems=[conda], hint=f"in its environment: {FREEZE}")
+        for number, line in lines:
             option, _, value = re.sub(r"[\s=]+", " ", line, count=1).partition(" ")
             if option in _INCLUDED and value:
                 self.add(str(PurePosixPath(path).parent / value), required=required and _INCLUDED[option])
-            elif refusal := _refusal(line, self._torch):
-                self.problems.append(f"{path}:{number}: {refusal}")
-            else:
-                (self.requirements if required else self.constraints).append(line)
+                continue
+            read = read_line(line, self._torch)
+            self.notes += [f"{path}:{number}: {note}" for note in read.notes]
+            if read.refusal:
+                self.problems.append(f"{path}:{number}: {read.refusal}")
+            elif read.text:
+                (self.requirements if required else self.constraints).append(read.text)
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Lines with their numbers, continuations joined; without comments and empty lines."""
     lines, held, begun = list[tuple[int, str]](), "", 0
-    for number, written in enumerate(text.splitlines(), 1):
+    for number, written in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
         begun = begun if held else number
         held += written
         if held.endswith("\\"):
@@ -193,31 +213,3 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     if held.strip():
         lines.append((begun, held.strip()))
     return lines
-
-
-def _refusal(line: str, torch: str) -> str:
-    """Reason why this requirement cannot be installed in an image; empty if it can."""
-    if line.startswith(_LOCAL) or "@ file:" in line:
-        return f"{line[:80]!r} is a path of this computer; code of yours is sent at launch: orch launch --workdir ."
-    if line.startswith("-"):
-        known = re.split(r"[\s=]", line, maxsplit=1)[0] in _PASSED
-        return "" if known else f"pip's option {line.split()[0][:80]} has no meaning in an image"
-    requirement = _requirement(line)
-    if requirement is None:
-        return "" if "://" in line else f"{line[:80]!r} is not a requirement"
-    wanted = canonicalize_name(requirement.name) == "torch" and requirement.specifier
-    if wanted and not requirement.specifier.contains(torch, prereleases=True):
-        return f"torch{requirement.specifier} excludes torch {torch}, which the image has: leave torch out of this file"
-    return ""
-
-
-def _requirement(line: str) -> Requirement | None:
-    try:
-        return Requirement(line.partition(" --hash=")[0])
-    except InvalidRequirement:
-        return None
-
-
-def _of_cuda(package: str) -> bool:
-    """Whether torch's build decides about this package: a lock of one device must not constrain the other."""
-    return package in ("triton", "torchvision", "torchaudio") or package.startswith("nvidia-")

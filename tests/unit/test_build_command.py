@@ -36,6 +36,19 @@ def test_a_wheel_folder_that_is_not_there_is_refused(tmp_path: Path, capsys: pyt
     assert "--wheels" in capsys.readouterr().err
 
 
+def test_lines_that_will_not_do_what_they_say_are_named_before_the_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inventory, own = tmp_path / "inventory.yaml", tmp_path / "requirements.txt"
+    inventory.write_text("nodes:\n  alpha: {address: 127.0.0.1, connection: local}\n")
+    own.write_text("sklearn\n--index-url https://me:hunter2@pypi.example/simple\n")
+    assert main(["build", "-i", str(inventory), "--requirements", str(own)]) == 2
+    shown = capsys.readouterr().err
+    assert f"note: {own}:1: sklearn is the name of a module; its package is scikit-learn" in shown
+    assert f"note: {own}:2: --index-url https://***@pypi.example/simple holds a password" in shown
+    assert "hunter2" not in shown
+
+
 @pytest.mark.parametrize(("nodes", "code"), [("++", 0), ("+-", 5), ("--", 4)])
 def test_exit_code(nodes: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     delivery = Delivery(image_id="sha256:a", size_bytes=1, moved_bytes=0, duration_s=0.0)

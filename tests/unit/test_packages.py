@@ -13,7 +13,7 @@ from orchestrator.fleet.images.build import BuildOptions, build_image
 from orchestrator.fleet.images.build_context import read_additions
 from orchestrator.nodes.fake import FakeEngine, FakeNode
 from orchestrator.plan.image import DEFAULT_BASE, Recipe, needed_wheels
-from orchestrator.plan.packages import Additions, check_dockerfile, command_to_add, debian_packages
+from orchestrator.plan.packages import Additions, check_dockerfile, command_to_add, debian_packages, requirements_of
 from orchestrator.specs.errors import ConfigError, EngineError
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.inventory import ImageSpec
@@ -68,6 +68,89 @@ def test_what_no_image_can_take_is_refused_with_its_place(tmp_path: Path) -> Non
     assert "requirements.txt:6: 'what is this' is not a requirement" in said
     assert "requirements.txt:7: torch==2.3.1 excludes torch 2." in said
     assert "requirements.txt:8" not in said
+
+
+TORCH = "2.13.0"
+WHEEL = "https://x.org/flash_attn-2.8.0+cu126torch{torch}cxx11abiFALSE-cp3{python}-cp3{python}-linux_x86_64.whl"
+LINES = [
+    ("torch==2.13.0+cu126", ["torch==2.13.0"], "for the CPU or the CUDA of the image"),
+    ("torch==2.13.0+cu126 ; python_version >= '3.10'", ["torch==2.13.0 ; python_version >= '3.10'"], "the image"),
+    ("torch==2.1.0 ; sys_platform == 'darwin'", ["torch==2.1.0 ; sys_platform == 'darwin'"], ""),
+    ("--extra-index-url https://download.pytorch.org/whl/cu126", [], "is left out"),
+    ("-f https://data.pyg.org/whl/torch-2.13.0+cpu.html", ["-f https://data.pyg.org/whl/torch-2.13.0+cpu.html"], ""),
+    ("--find-links=https://data.pyg.org/whl/torch-2.3.0+cu121.html", None, "for torch 2.3"),
+    ("--trusted-host pypi.lan", ["--trusted-host pypi.lan"], ""),
+    ("-e git+https://github.com/me/mine@v1#egg=mine", ["git+https://github.com/me/mine@v1#egg=mine"], "no editable"),
+    ('mine --config-settings="--build-option=x"', ['mine --config-settings="--build-option=x"'], ""),
+    ("numpy==2.1.0 --hash=sha256:aa --hash=sha256:bb", ["numpy==2.1.0 --hash=sha256:aa --hash=sha256:bb"], ""),
+    ("nvidia-nccl-cu12==2.21.5", ["nvidia-nccl-cu12==2.21.5"], "useless in a CPU image"),
+    ("triton==3.1.0", ["triton==3.1.0"], "useless in a CPU image"),
+    (WHEEL.format(torch="2.13", python=12), None, "is for Python 3.12"),
+    ("pytorch", ["pytorch"], "leave it out"),
+    ("sklearn", ["sklearn"], "its package is scikit-learn"),
+    ("opencv-python", ["opencv-python"], ""),
+    ("git+ssh://git@github.com/me/mine", None, "needs an SSH key"),
+    ("--index-url https://${TOKEN}@pypi.example/simple", None, "variables are not set"),
+    ("--extra-index-url https://me:hunter2@pypi.example/simple", None, "holds a password or token"),
+    ("https://x.org/mine.tar.gz?private_token=hunter2", None, "holds a password or token"),
+    ("pywin32==306", None, "Windows only"),
+]
+
+
+@pytest.mark.parametrize(("line", "taken", "note"), LINES, ids=[line for line, _, _ in LINES])
+def test_what_pip_accepts_is_accepted_and_what_will_not_do_it_is_noted(
+    line: str, taken: list[str] | None, note: str
+) -> None:
+    found = requirements_of("requirements.txt", lambda _path: f"\ufeffnumpy\n{line}\n", TORCH)
+    assert found.requirements[1:] == tuple([line] if taken is None else taken)
+    assert bool(found.notes) == bool(note)
+    assert note in "".join(found.notes)
+    assert "hunter2" not in "".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (WHEEL.format(torch="2.3", python=11), "compiled for torch 2.3"),
+        (WHEEL.format(torch="2.13", python=10), "is for Python 3.10"),
+        ("https://download.pytorch.org/whl/cu126/torch-2.13.0%2Bcu126-cp311-cp311-linux_x86_64.whl", "leave it out"),
+        ("torch==2.12.0+cu126", "excludes torch 2.13.0"),
+        ("flash-attn --no-build-isolation", "pip takes --no-build-isolation on its command line only"),
+        ("-e .", "'-e .' is a path of this computer"),
+        ("-f ./wheels", "orch build --wheels ./wheels"),
+        ("mine --bar https://me:hunter2@x.org", "https://***@x.org"),
+        ("mine at https://x.org/?api_token=hunter2", "https://x.org/?***"),
+    ],
+)
+def test_what_cannot_work_is_refused_without_its_secrets(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        requirements_of("requirements.txt", lambda _path: line, TORCH)
+    (said,) = refused.value.problems
+    assert problem in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("requirements.txt", "# platform: linux-64\n_libgcc_mutex=0.1=main\nnumpy=1.26.4=py311h64a7726_0\n"),
+        ("environment.yml", "name: mine\n"),
+        ("requirements.txt", "name: mine\nchannels:\n- conda-forge\ndependencies:\n- numpy=1.26\n"),
+        ("requirements.txt", "@EXPLICIT\nhttps://conda.anaconda.org/conda-forge/linux-64/numpy.conda\n"),
+    ],
+)
+def test_a_file_of_conda_is_named(path: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="no list for pip") as refused:
+        requirements_of(path, lambda _path: text, TORCH)
+    assert "is a file of conda" in refused.value.problems[0]
+    assert "pip list" in str(refused.value.hint)
+
+
+def test_a_list_that_powershell_wrote_is_read(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_bytes("einops\r\nsklearn\r\n".encode("utf-16"))
+    found = read_additions(ImageSpec(requirements=str(tmp_path / "requirements.txt")))
+    assert found.requirements == ("einops", "sklearn")
+    assert found.digest == replace(found, notes=()).digest
 
 
 def test_a_requirement_of_a_repository_brings_git_to_the_build(tmp_path: Path) -> None:

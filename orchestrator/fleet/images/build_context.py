@@ -3,6 +3,7 @@ files that name a project's own packages."""
 
 from __future__ import annotations
 
+import codecs
 import tarfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from orchestrator.plan.image import SITE, Recipe, needed_wheels, pins_of, pip_co
 from orchestrator.plan.packages import (
     LAYER,
     Additions,
+    RequirementLines,
     check_dockerfile,
     debian_packages,
     project_requirements,
@@ -32,6 +34,8 @@ from orchestrator.specs.inventory import ImageSpec
 
 CONTEXT_LIMIT = 256_000_000
 """Bytes of a Dockerfile's folder: a larger one holds data or models, which belong into no image."""
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""First bytes of a file that PowerShell's `>` has written."""
 _PACKAGE = Path(__file__).parents[2]
 _IMAGE_FILES = ("Dockerfile", Path(LAYER).name, "torch.txt", "requirements.txt", "site/pip.sh")
 
@@ -86,19 +90,20 @@ def image_pins() -> dict[str, str]:
 
 def read_additions(image: ImageSpec) -> Additions:
     """The packages that these files add to the image. ConfigError: a file is missing or says what cannot be built."""
-    requirements, constraints = _requirements(image.requirements)
+    lines = _requirements(image.requirements)
     return Additions(
-        requirements=requirements,
-        constraints=constraints,
+        requirements=lines.requirements,
+        constraints=lines.constraints,
+        notes=lines.notes,
         apt=debian_packages(_text(image.apt), image.apt) if image.apt else (),
         dockerfile=_dockerfile(image.dockerfile),
         context=_context(Path(image.dockerfile)) if image.dockerfile else {},
     )
 
 
-def _requirements(path: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _requirements(path: str | None) -> RequirementLines:
     if path is None:
-        return (), ()
+        return RequirementLines()
     pins = image_pins()
     if not path.endswith(".toml"):
         return requirements_of(path, _text, pins["torch"])
@@ -134,7 +139,8 @@ def _context(dockerfile: Path) -> Mapping[str, bytes]:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        content = Path(path).read_bytes()
+        return content.decode("utf-16" if content.startswith(UTF16) else "utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}", hint="--requirements, --apt and --dockerfile name files"
