@@ -19,7 +19,6 @@ from orchestrator.fleet.supervise.loop import Supervision as Supervision
 from orchestrator.fleet.supervise.loop import supervise as supervise
 from orchestrator.fleet.supervise.replan import NodePool as NodePool
 from orchestrator.fleet.supervise.replan import resume_run as resume_run
-from orchestrator.fleet.supervise.run_outcome import RunOutcome as RunOutcome
 from orchestrator.nodes.interface import Node as Node
 from orchestrator.plan.launch import plan_launch as plan_launch
 from orchestrator.plan.lines import plan_lines as plan_lines
@@ -61,6 +60,7 @@ from orchestrator.specs.run_events import Replanned as Replanned
 from orchestrator.specs.run_events import RunEvent as RunEvent
 from orchestrator.specs.run_events import RunLine as RunLine
 from orchestrator.specs.run_events import Tick as Tick
+from orchestrator.state.run_outcome import RunOutcome as RunOutcome
 from orchestrator.store.run_record import RunRecord as RunRecord
 
 __all__: list[str]

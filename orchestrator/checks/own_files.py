@@ -19,13 +19,15 @@ MOST_WORDS = 20
 """Words of a message that are looked at as paths."""
 WORKSPACE = "/workspace"
 
+IsFolder = Callable[[str], bool | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFiles:
     """Files of this computer that the script of a run may mean."""
 
     plan: Plan | None
-    is_folder: Callable[[str], bool | None]
+    is_folder: IsFolder
     """Whether a path of this computer is a folder; None: nothing is there."""
 
     def looked_up(self, found: Classified) -> Classified:

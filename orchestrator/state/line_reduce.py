@@ -127,6 +127,9 @@ def _read_text(part: AttemptPart, line: RunLine, at: float) -> None:
 def _read_event(node: NodeState, line: RunLine, event: Event, at: float, seen: float) -> None:
     part = node.part
     if isinstance(event, AgentEvent):
+        # of a start that is not among the lines: a record ends with its recorder, and a node's newest lines are few
+        is_later = (event.generation or 0) > part.generation
+        part.is_restarting = part.is_restarting and not is_later
         part.generation = max(part.generation, event.generation or 0)
     if isinstance(event, RARE):
         part.moments.append((at, event))

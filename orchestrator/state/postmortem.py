@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -34,7 +34,7 @@ from orchestrator.checks.failure import (
     root_cause,
 )
 from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, timestamp
-from orchestrator.checks.own_files import OwnFiles
+from orchestrator.checks.own_files import IsFolder, OwnFiles
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State, short_id
 from orchestrator.specs.run_events import RunLine
@@ -84,7 +84,7 @@ class Evidence:
     """Whether nodes were asked for its containers."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
-    is_folder: Callable[[str], bool | None] = lambda _path: None
+    is_folder: IsFolder = lambda _path: None
     """Whether a path of this computer is a folder; None: nothing is there, or was looked for."""
 
     @property

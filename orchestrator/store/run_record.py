@@ -330,6 +330,17 @@ class RunRecord(RunStore):
         current = self.journal.current
         self._file.append(EndEntry(attempt=current.number if current else None, state=state, reason=reason))
 
+    def note_end(self, attempt: int, state: str, reason: str) -> bool:
+        """Record the end of this attempt as a look has seen it, unless it is on record or a later attempt was begun."""
+        entry = EndEntry(attempt=attempt, state=state, reason=reason)
+
+        def is_open(journal: Journal) -> bool:
+            current = journal.current
+            is_newest = current is not None and current.number == attempt and journal.pending is None
+            return is_newest and (journal.end is None or journal.is_lost)
+
+        return self._file.append_if(is_open, entry)
+
     def mark_stopping(self) -> None:
         """Record that the run is to end, before the first signal: a supervisor does not restart what ends."""
         self._file.append(StopEntry(by=user_here()))

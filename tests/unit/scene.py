@@ -12,13 +12,13 @@ from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import RunLine, Tick
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event

@@ -14,12 +14,12 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import LogLine
 from orchestrator.specs.errors import DeadlineError, NodeUnreachableError
 from orchestrator.specs.run import ContainerFacts, State
 from orchestrator.specs.run_events import ContainerExited, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.state.phase import Phase
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.lan import event

@@ -16,7 +16,6 @@ from orchestrator.checks.failure import Failure
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import LOG, LONGEST, OUTPUT_BYTES, Hooks, as_variable, run_hook
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import HookSpec
@@ -25,6 +24,7 @@ from orchestrator.specs.inventory_files.inventory_schema import inventory_schema
 from orchestrator.specs.run_events import NodeBack, NodeLost, RunLine
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch, detached

@@ -9,6 +9,8 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from contract.event_lines import encode_event
 from contract.events import ResourcesSampled
 from contract.log_lines import EVENT_MARK
@@ -17,12 +19,14 @@ from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, runni
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.load_state import (
     LOOK_AHEAD,
+    LOOK_BACK,
     load_state,
     read_record,
     recorded_progress,
     recorded_state,
     state_without_lines,
 )
+from orchestrator.fleet.runs.one_supervisor import only_supervisor
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.fleet.supervise.follow import follow
 from orchestrator.fleet.supervise.followed import observed
@@ -94,7 +98,7 @@ def foreign(here: lan.Lan, name: str, *texts: str) -> str:
     return made.id
 
 
-FAILED = EVENT_MARK + '{"event": "finished", "outcome": "failed", "node": "beta", "rank": 1, "reason": "out of memory"}'
+FAILED = EVENT_MARK + '{"event": "finished", "outcome": "user", "node": "beta", "rank": 1, "reason": "out of memory"}'
 
 
 def test_a_container_of_another_attempt_cannot_speak_for_the_run_that_is_followed() -> None:
@@ -117,6 +121,53 @@ def test_a_container_of_another_attempt_cannot_speak_for_the_run_that_is_followe
     judged = verdict(state, seen_now())
     assert (judged.phase, judged.reason, state.finished) == (Phase.RUNNING, "", None)
     assert [line.text for line in record.newest("alpha", other)][-1] == FAILED
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "recorded"),
+    [
+        (event("done", step=5), 0, ("succeeded", "")),
+        (FAILED, 1, ("failed", "out of memory")),
+        ("[rank0]: hello", 137, None),  # Docker may start it again
+        ("[rank0]: hello", None, None),
+    ],
+)
+def test_a_look_records_the_end_that_it_sees(says: str, code: int | None, recorded: tuple[str, str] | None) -> None:
+    here = launched(says, ends_with=code)
+    loaded(here)
+    assert RunRecord(lan.IDENTITY.run_id).outcome() == recorded
+
+
+def test_a_look_leaves_the_end_to_the_process_that_follows_the_run() -> None:
+    here = launched(event("done", step=5), ends_with=0)
+    record = RunRecord(lan.IDENTITY.run_id)
+    with only_supervisor(record):
+        loaded(here)
+    with record.recorder() as lock:
+        assert lock.take()
+        loaded(here)
+    assert record.outcome() is None
+    record.claim(lan.plan(THREE), THREE, "replan")
+    loaded(here)
+    assert record.outcome() is None
+
+
+def test_ranks_that_run_again_are_not_restarting_although_their_start_is_not_among_the_lines() -> None:
+    """The process that recorded the run has ended during a restart, and the nodes have written much since."""
+    here = launched()
+    record = RunRecord(lan.IDENTITY.run_id)
+    for name, node in here.nodes.items():
+        (id,) = node.engine.lines
+        node.engine.write(id, lan.moment(1), EVENT_MARK + '{"event": "restarting", "generation": 1}')
+        collect_logs([RunningContainer(node=node, node_rank=THREE.index(name), id=id)], record)
+    assert phase_of(loaded(here)) is Phase.RESTARTING
+    for node in here.nodes.values():
+        (id,) = node.engine.lines
+        node.engine.write(id, lan.moment(2), EVENT_MARK + '{"event": "generation", "generation": 2}')
+        for _ in range(LOOK_BACK):
+            node.engine.write(id, lan.moment(3), "[rank0]: working")
+        node.engine.write(id, lan.moment(4), EVENT_MARK + '{"event": "output", "generation": 2, "step": 7, "rank": 0}')
+    assert phase_of(loaded(here)) is Phase.RUNNING
 
 
 def test_recorded_lines_of_another_container_do_not_speak_for_the_run() -> None:

@@ -44,7 +44,7 @@ SRE = (
     ("Secret values are hidden in what is printed", r"secret|redact", "orchestrator/specs/secret.py"),
     ("The first failure of a run is reported afterwards", r"post_?mortem", "orchestrator/state/postmortem.py"),
     ("A run is watched and restarted after failures", r"supervis", "orchestrator/fleet/supervise/loop.py"),
-    ("The end of a run is decided", r"outcome", "orchestrator/fleet/supervise/run_outcome.py"),
+    ("The end of a run is decided", r"outcome", "orchestrator/state/run_outcome.py"),
     ("All nodes of a run are awaited at the master", r"rendezvous", "orchestrator/fleet/supervise/rendezvous.py"),
     ("Nodes that lack a run's code or data receive it", r"artifact|upload", "orchestrator/fleet/runs/artifacts.py"),
     ("Containers and folders of a run are removed", r"clean|prune", "orchestrator/fleet/runs/stop.py"),

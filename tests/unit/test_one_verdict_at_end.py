@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from contract.events import TrainingStopped
 from orchestrator.fleet.supervise.hooks import outcome_variables
-from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.state.facts import ContainerSeen, LineRead
 from orchestrator.state.journal_entries import StopEntry
 from orchestrator.state.phase import Phase, has_ended
 from orchestrator.state.postmortem import Evidence, write_postmortem
 from orchestrator.state.recovery import End
+from orchestrator.state.run_outcome import RunOutcome, outcome_of
 from tests.each_case import failures_of
 from tests.run_streams import CASES, NAMES, PLAN, RUN_ID, T0, Expected, Stream, begun
 from tests.unit.test_one_verdict import state_of

@@ -129,10 +129,13 @@ def test_a_lost_run_is_waited_for_once_a_node_shows_that_it_runs() -> None:
     plan, nodes = lan.plan(THREE), list(here.nodes.values())
     launch(here.nodes, plan)
     RunRecord(plan.run_id).save_outcome("lost", "")
-    assert wait_for(nodes, plan.run_id, timeout_s=None, rest=lambda _seconds: finish(here, 0)) == "succeeded"
     for node in nodes:
         node.engine.failures["containers"] = EngineError("no answer", node=node.name)
     assert wait_for(nodes, plan.run_id, timeout_s=None, rest=lambda _seconds: pytest.fail("waits")) == "lost"
+    for node in nodes:
+        del node.engine.failures["containers"]
+    assert wait_for(nodes, plan.run_id, timeout_s=None, rest=lambda _seconds: finish(here, 0)) == "succeeded"
+    assert RunRecord(plan.run_id).outcome() == ("succeeded", "")
 
 
 def test_while_it_is_watched_the_supervisors_word_counts() -> None:

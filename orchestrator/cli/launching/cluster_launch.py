@@ -19,7 +19,6 @@ from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.request import new_identity
 from orchestrator.fleet.runs.submit import Job, next_attempt, submit
 from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.cluster_nodes import lone_login
 from orchestrator.nodes.interface import Node
@@ -43,6 +42,7 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values
 

@@ -26,7 +26,6 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.hooks import HookResult, Hooks
 from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PartialError, RunFailedError, UsageError
@@ -40,6 +39,7 @@ from orchestrator.specs.secret import concealed
 from orchestrator.specs.seen import seen_now
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord, records_meant
 
 LOOKS = 20

@@ -20,7 +20,6 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.supervise.rendezvous import Arrivals
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Progress
 from orchestrator.plan.command import is_own_script
 from orchestrator.plan.model_use import ACTIONS
@@ -42,6 +41,7 @@ from orchestrator.state.next_step import next_step
 from orchestrator.state.phase import phase_of
 from orchestrator.state.progress import progress_of, words_of_script
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.state.run_state import RunState
 from orchestrator.watch.compare import compare, plan_facts
 from orchestrator.watch.follow_lines import FollowLines

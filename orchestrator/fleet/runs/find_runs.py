@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from orchestrator.fleet.fan_out import fan_out
@@ -33,7 +33,7 @@ class RunningContainer:
     id: str
     secrets: str = ""
     """Folder of its secrets on the node."""
-    attempt: int | None = None
+    attempt: int | None = field(default=None, compare=False)
     """Attempt by its label; None: not known."""
 
     @classmethod

@@ -30,7 +30,7 @@ from contract.events import (
 )
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_runs, running_containers
-from orchestrator.fleet.runs.one_supervisor import supervisor_sought
+from orchestrator.fleet.runs.one_supervisor import supervisor_of, supervisor_sought
 from orchestrator.fleet.runs.read_logs import run_line
 from orchestrator.fleet.runs.secrets import veil_at
 from orchestrator.nodes.interface import Node
@@ -39,8 +39,10 @@ from orchestrator.specs.run import Run
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.facts import JournalRead, LineRead, RunSeen
 from orchestrator.state.fleet_figures import FleetFigures
-from orchestrator.state.phase import Phase, phase_of
+from orchestrator.state.phase import Phase, has_ended, phase_of
+from orchestrator.state.recovery import End
 from orchestrator.state.reduce import apply
+from orchestrator.state.run_outcome import outcome_of
 from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord, recorded_runs
 
@@ -158,7 +160,25 @@ def load_state(run: Run, found: FoundRuns, nodes: Mapping[str, Node], seen: floa
     if state.recorded_forecast is None:
         recorded = [*recorded, *_first_forecast(containers, record)]
     _read(state, recorded, tails.values(), seen)
+    _record_end(state, record)
     return state
+
+
+def _record_end(state: RunState, record: RunRecord) -> None:
+    """Record the end that nodes show, where no process is left that would: its coordinator, its exit codes or a request
+    to stop say that no engine starts a container again. A scheduler may start a job again."""
+    journal, plan = state.journal, state.plan
+    members, ended_well = state.members, phase_of(state) is Phase.SUCCEEDED
+    coordinator = state.coordinator
+    is_final = ended_well or journal.stop or (coordinator and coordinator.part.finished)
+    if not (plan and journal.current and members and is_final) or (journal.end and not journal.is_lost):
+        return
+    if state.is_job or state.attempt != journal.current.number or not all(has_ended(one) for one in members):
+        return
+    with record.recorder() as lock, suppress(OSError):
+        if supervisor_of(record) is None and lock.take():
+            outcome = outcome_of(state, plan, End(), [one.name for one in members])
+            record.note_end(plan.attempt, outcome.phase.value, outcome.failure.reason if outcome.failure else "")
 
 
 def journal_of(record: RunRecord, seen: float) -> JournalRead:

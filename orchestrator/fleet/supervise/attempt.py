@@ -7,12 +7,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
 from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import remove_secrets
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
-from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, Tick
@@ -30,6 +30,7 @@ from orchestrator.state.recovery import (
     decide,
     matters,
 )
+from orchestrator.state.run_outcome import RunOutcome, outcome_of
 from orchestrator.store.secret_values import veil_of
 
 STOP_S = 4
@@ -141,7 +142,7 @@ class AttemptDriver:
         """End the following; stop a run that is given up on all nodes that answer."""
         if isinstance(decision, GiveUp):
             self._stop(self._answering())
-        outcome = outcome_of(self._followed.state, self._plan, decision, self._ended)
+        outcome = outcome_of(self._followed.state, self._plan, decision, self._ended, is_folder)
         if outcome.then is None:
             here = [self._containers[name] for name in self._answering()]
             fan_out(here, lambda one: remove_secrets(one.node, one.secrets), timeout_s=STOP_S)

@@ -20,13 +20,13 @@ from tempfile import TemporaryFile
 
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.inventory import HookCommand, HookSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunLine
 from orchestrator.state.phase import phase_of
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 
 TIMEOUT_S = 60.0
 """Longest time of a command; then it is killed, with all processes that it has started in its session."""

@@ -10,10 +10,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from orchestrator.fleet.connect import cluster_nodes, note_place
+from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.run_outcome import RunOutcome, outcome_of
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.nodes.cluster_nodes import node_name
 from orchestrator.nodes.slurm import SlurmCarrier
@@ -21,6 +21,7 @@ from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned
 from orchestrator.state.recovery import End, Update
+from orchestrator.state.run_outcome import RunOutcome, outcome_of
 from orchestrator.store.secret_values import veil_of
 
 LOOK_EVERY_S = 2.0
@@ -112,4 +113,4 @@ def _follow_attempt(
             callbacks.update(run_event)
             if isinstance(run_event, ContainerExited):
                 ended.append(run_event.node)
-    return outcome_of(followed.state, plan, End(), ended)
+    return outcome_of(followed.state, plan, End(), ended, is_folder)

@@ -21,7 +21,6 @@ from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, fol
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.specs.errors import OrchError
@@ -31,6 +30,7 @@ from orchestrator.specs.seen import seen_now
 from orchestrator.state.journal_entries import Why
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Policy, Replan, Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord
 

@@ -11,13 +11,13 @@ from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.stop import remove_run
 from orchestrator.fleet.supervise.attempt import follow_attempt
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.run_outcome import RunOutcome
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord
 

@@ -9,8 +9,7 @@ from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent, RankFailed
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import EndedBadly, Failure, root_cause
-from orchestrator.checks.own_files import OwnFiles
-from orchestrator.fleet.runs.code_files import is_folder
+from orchestrator.checks.own_files import IsFolder, OwnFiles
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import State
 from orchestrator.state.next_step import again, has_checkpoint
@@ -44,9 +43,11 @@ class RunOutcome:
         return self.last_event.of_forecast if self.last_event else None
 
 
-def outcome_of(state: RunState, plan: Plan, last: Decision, ended: Sequence[str] = ()) -> RunOutcome:
+def outcome_of(
+    state: RunState, plan: Plan, last: Decision, ended: Sequence[str] = (), is_folder: IsFolder = lambda _path: None
+) -> RunOutcome:
     """The outcome of the attempt. `last`: the decision that ended the following; `ended`: nodes that have ended, or
-    could not be stopped, in this order."""
+    could not be stopped, in this order; `is_folder`: as of `OwnFiles`."""
     then = last if isinstance(last, Replan | AddNodes) else None
     failure = None
     if isinstance(last, GiveUp):
@@ -56,7 +57,7 @@ def outcome_of(state: RunState, plan: Plan, last: Decision, ended: Sequence[str]
     else:
         phase = Phase.RESTARTING if then else _phase(state)
     if phase is Phase.FAILED and failure is None:
-        failure = _failure(state, plan, ended)
+        failure = _failure(state, plan, ended, OwnFiles(plan=plan, is_folder=is_folder))
     leader, finished = state.leader, state.finished
     return RunOutcome(
         phase=phase,
@@ -78,12 +79,11 @@ def _phase(state: RunState) -> Phase:
     return Phase.STOPPED if phase is Phase.STOPPING else end_of(state, [one for one in state.members if has_ended(one)])
 
 
-def _failure(state: RunState, plan: Plan, ended: Sequence[str]) -> Failure:
+def _failure(state: RunState, plan: Plan, ended: Sequence[str], here: OwnFiles) -> Failure:
     failed = [one for name in ended if (one := _ended_badly(state, plan, name))]
     agreed = generation_failure(state.finished)
     if agreed and agreed.node not in [one.node for one in failed]:
         failed.append(_unseen(plan, agreed.node, agreed.exit_code))
-    here = OwnFiles(plan=plan, is_folder=is_folder)
     next_try = _again(state, plan)
     found = root_cause(failed, agreed=agreed, run=plan.run_id, again=next_try, job=ClusterJob.of(plan), here=here)
     removed = all(one.is_missing for one in state.members)
