@@ -12,6 +12,7 @@ import subprocess
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from ruamel.yaml import YAML
@@ -25,7 +26,6 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("docker-compose"), reason="no docker-compose (apt-get install docker-compose)"),
 ]
 FOLDER = Path(__file__).parents[2] / "compose"
-PROFILES = ("--profile", "cpu", "--profile", "gpu")
 
 
 def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,10 +36,8 @@ def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_it_is_valid_and_says_what_the_seed_asks_for() -> None:
-    config = compose(*PROFILES, "config")
-    assert config.returncode == 0, config.stderr
-    services = YAML(typ="safe").load(config.stdout)["services"]
-    assert set(services) == {"trainer-cpu", "trainer-gpu", "tensorboard", "monitor"}
+    services = config()
+    assert set(services) == {"trainer", "tensorboard", "monitor"}
     for service in services.values():
         assert service["read_only"] is True
         assert service["init"] is True
@@ -47,13 +45,39 @@ def test_it_is_valid_and_says_what_the_seed_asks_for() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["user"] == "1000:1000"
         assert service["logging"]["options"]["max-size"] == "50m"
-    for name in ("trainer-cpu", "trainer-gpu"):
-        limits = services[name]
-        assert (float(limits["cpus"]), limits["mem_limit"], limits["mem_reservation"]) == (2.0, "4g", "1g")
-        assert limits["stop_grace_period"] in ("75s", "1m15s")
-    devices = services["trainer-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert devices[0]["capabilities"] == ["gpu"]
+    trainer = services["trainer"]
+    assert (float(trainer["cpus"]), trainer["mem_limit"], trainer["mem_reservation"]) == (2.0, "4g", "1g")
+    assert trainer["stop_grace_period"] in ("75s", "1m15s")
+    assert (trainer["image"], trainer["runtime"]) == ("orch/orch:cpu", "runc")
     assert str(services["tensorboard"]["ports"][0]).startswith("127.0.0.1:")
+
+
+def test_with_gpus_it_is_the_cuda_image_and_nvidias_runtime() -> None:
+    trainer = config(ORCH_PROFILE="cuda", ORCH_RUNTIME="nvidia")["trainer"]
+    assert (trainer["image"], trainer["runtime"]) == ("orch/orch:cuda", "nvidia")
+    assert trainer["build"]["args"]["PROFILE"] == "cuda"
+    assert trainer["environment"]["NVIDIA_VISIBLE_DEVICES"] == "all"
+
+
+def test_the_variables_of_a_training_on_several_machines_are_passed() -> None:
+    set_here = {
+        "MASTER_ADDR": "192.168.1.50",
+        "MASTER_PORT": "12355",
+        "NNODES": "5",
+        "NODE_RANK": "3",
+        "GPUS_PER_NODE": "1",
+    }
+    trainer = config(LANG="es_ES.UTF-8", **set_here)["trainer"]
+    assert set_here.items() <= trainer["environment"].items()
+    assert trainer["environment"]["LANG"] == "es_ES.UTF-8"
+    assert trainer["network_mode"] == "host"
+
+
+def config(**environment: str) -> dict[str, Any]:
+    """Return the services as docker-compose reads them."""
+    read = compose("config", **environment)
+    assert read.returncode == 0, read.stderr
+    return cast(dict[str, Any], YAML(typ="safe").load(read.stdout)["services"])
 
 
 # ── The guide's commands, from a fresh checkout ───────────────────────────────────────────────────────────────────────
@@ -105,7 +129,7 @@ def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_
                 _up(checkout, words, tmp_path / "tiny.yaml")
                 continue
             assert words[2] in services
-            if words[2] == "trainer-gpu":
+            if "nvidia-smi" in words:
                 continue
             own = ["/workspace/text.txt" if word == "spanish" else word for word in words]
             training = "gpt2" in own and "prepare" not in own
@@ -119,7 +143,7 @@ def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_
                 assert (checkout / "checkpoints/step-00000003/state.pt").exists()
         assert sorted(seen) == ["run"] * 5 + ["up"]
     finally:
-        with run_in(checkout, ("--profile", "cpu", "down", "--timeout", "5")) as down:
+        with run_in(checkout, ("down", "--timeout", "5")) as down:
             down.communicate(timeout=120)
 
 
@@ -127,7 +151,7 @@ def _up(checkout: Path, words: Sequence[str], tiny: Path) -> None:
     """Train beyond the step that was saved, until TensorBoard and the monitor have answered, too; then Ctrl-C."""
     command = ["python", "-m", "trainer", "gpt2", "--batch-size", "2", "--seq-len", "128", "--preset", "tiny"]
     command += ["--max-steps", "1000000", "--no-compile"]  # which a stop would wait for
-    tiny.write_text(json.dumps({"services": {"trainer-cpu": {"command": command}}}))
+    tiny.write_text(json.dumps({"services": {"trainer": {"command": command}}}))
     port = free_port()
     with run_in(checkout, words, tiny, ORCH_TENSORBOARD_PORT=str(port)) as up:
         assert up.stdout is not None

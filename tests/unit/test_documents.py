@@ -24,7 +24,9 @@ from trainer.workloads import WORKLOADS
 pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
+)
 CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 """Without the history, which names what was removed."""
 FOLDERS = {
@@ -149,7 +151,7 @@ def test_tests_named_in_documents_exist() -> None:
         for document in CURRENT
         for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
         for name in re.findall(r"test_\w+", names) or [""]
-        if file != "test_ddp.py"  # a script of the original guide
+        if file not in ("test_ddp.py", "test_iterable_dataset.py")  # scripts of the original guides
     ]
     assert len(told) > 200
     missing = [told for told in told if told[1] not in functions or (told[2] and told[2] not in functions[told[1]])]
@@ -165,7 +167,8 @@ def test_options_named_alone_exist() -> None:
     for workload in WORKLOADS:
         known |= options(build_parser(workload))
     known |= options(agent_parser({}))
-    for file in (ROOT / "scripts/test", ROOT / "scripts/quickstart", *ROOT.glob("benchmarks/**/*.py")):
+    for file in (ROOT / "scripts/test", ROOT / "scripts/quickstart", *ROOT.glob("benchmarks/**/*.py"),
+                 *ROOT.glob("examples/*/train.py")):  # fmt: skip
         known |= set(re.findall(r"--[a-z][a-z-]+", file.read_text("utf-8")))
     unknown = {
         f"{name_of(document)}: {option}"
