@@ -7,6 +7,8 @@ from contract.failures.signature import configuration, infrastructure, user
 DATA_READ_ONLY = user("data.read_only")
 """Found by the agent, which sees where the path leads that a rank could not write to."""
 DATA_NOT_BROUGHT = configuration("data.not_brought")
+NOT_BUILT = configuration("start.not_built")
+"""Found by the controller, which has a requirements.txt beside the script that did not find a module."""
 """Found by the controller, which has the file that a rank did not find."""
 CHECKPOINT = (
     configuration("checkpoint.none_sound", r"no sound checkpoint is left"),
@@ -129,6 +131,7 @@ START = (
         r"Error while finding module specification for '(?P<module>[^']{1,200})'",
         r"No module named (?P<module>[\w.]{1,200})$",
     ),
+    NOT_BUILT,
     configuration("start.import", r"ImportError: (?P<what>.{1,300})"),
     infrastructure("start.files_differ", r"^different files: (?P<path>.{1,300}) is not the same on all nodes"),
     user("start.syntax", r"(?P<problem>(?:Syntax|Indentation|Tab)Error: .{1,300})"),

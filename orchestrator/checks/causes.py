@@ -9,6 +9,7 @@ from functools import cache
 
 from contract.failures.classify import Classified
 from contract.failures.owners import Owner
+from contract.import_names import package_of
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.specs.finding_pages import pages_folder, read_page
 
@@ -43,6 +44,8 @@ class Cause:
         """The cause of this failure, with the steps for a cluster where the run is a job. `again`: how the run
         continues once the cause is away (default: from its last checkpoint)."""
         values = {"node": node, "rank": rank, "run": run, **found.values}
+        if "module" in values:
+            values["package"] = package_of(values["module"])
         cause = causes_of(found.signature.area, on_cluster=job is not None)[found.id]
         # Values are of nodes and of their output: in a command to paste, each is one word.
         words = {name: shlex.quote(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Files that a script did not find on a node, and that the computer which launched it has."""
+"""Files and packages that a script did not find on a node, and that the folder of its launch has or names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from contract.failures.classify import Classified
-from contract.failures.of_programs import DATA_NOT_BROUGHT
+from contract.failures.of_programs import DATA_NOT_BROUGHT, NOT_BUILT
 from contract.run_folder import CODE_FOLDER
 from orchestrator.specs.data import DataFolder, name_of
 from orchestrator.specs.plan import Plan, launch_words
@@ -18,6 +18,8 @@ from orchestrator.specs.plan import Plan, launch_words
 MOST_WORDS = 20
 """Words of a message that are looked at as paths."""
 WORKSPACE = "/workspace"
+LIST = "requirements.txt"
+"""Packages of a project, beside its scripts."""
 
 IsFolder = Callable[[str], bool | None]
 
@@ -31,10 +33,25 @@ class OwnFiles:
     """Whether a path of this computer is a folder; None: nothing is there."""
 
     def looked_up(self, found: Classified) -> Classified:
-        """The failure with the `--data` that brings the file, where a rank did not find one that is here."""
+        """The failure with the command that brings what a rank did not find, where it is here: data, or packages."""
         plan = self.plan
-        if found.id != "storage.not_found" or not plan or not plan.own_code or not plan.code_origin:
+        if not plan or not plan.own_code or not plan.code_origin:
             return found
+        if "module" in found.values:
+            return self._built(found, plan.code_origin)
+        return self._brought(found, plan) if found.id == "storage.not_found" else found
+
+    def _built(self, found: Classified, folder: str) -> Classified:
+        """A module of no file in the folder, which has a list of packages."""
+        listed, top = f"{folder}/{LIST}", found.values["module"].partition(".")[0]
+        is_own = any(self.is_folder(f"{folder}/{place}") is not None for place in (top, f"{top}.py", f"src/{top}"))
+        if is_own or self.is_folder(listed) is not False:
+            return found
+        return replace(
+            found, signature=NOT_BUILT, commands={"build": f"orch build --requirements {shlex.quote(listed)}"}
+        )
+
+    def _brought(self, found: Classified, plan: Plan) -> Classified:
         text = found.values.get("path", "")
         for word in (text, *re.findall(r"[^\s'\":,()]+", text)[:MOST_WORDS]):
             for place in self._here(word, plan):

@@ -104,6 +104,8 @@ class Consequences:
             writer.in_summary -= is_ruler(text)
             return True
         logged = log_text(text)
+        if logged and re.match(r"failed \(exitcode: [0-9]", logged):
+            return True  # the rank's own lines say why
         if logged and "waiting on exit barrier" in logged:
             writer.in_barrier, writer.warning = True, []
             return True

@@ -225,6 +225,12 @@ def test_a_traceback_of_several_ranks_is_one() -> None:
     assert shared(*each) == [f"[0-2] {text}" for text in lines]
 
 
+def test_a_traceback_of_processes_is_shared_although_each_node_has_a_folder_of_its_own() -> None:
+    place = '  File "/srv/{}/lab/runs/1127-1213-63f9/code/train.py", line 4, in <module>'
+    each = [said for rank, node in enumerate(lan.NAMES[:3]) for said in of_ranks(place.format(node), rank)]
+    assert shared(*each) == ['[0-2]   File "train.py", line 4, in <module>']
+
+
 def test_raw_logs_show_each_state_once(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line(LineRedrawn(bar="", text="1%")), line("10%"), line(LineRedrawn(bar="", text="12%")), line("12%")]
     printer = LogPrinter(names=("alpha",), as_json=False, raw=True)

@@ -101,3 +101,26 @@ def test_a_script_that_writes_to_its_data_ends_with_its_cause(
     ended = read_rank_exit("alpha", 1, lines, first_rank=0, is_data=lambda one: leads_to_data(one, here))
     assert (ended.cause, ended.outcome) == ("data.read_only", "user"), "another try writes there again"
     assert read_rank_exit("alpha", 1, lines, first_rank=0).cause.startswith("storage.")
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "step"),
+    [
+        ("sklearn.svm", ("train.py",), "echo scikit-learn >> requirements.txt && orch build"),
+        ("boto3", ("train.py", "requirements.txt"), "orch build --requirements {code}/requirements.txt"),
+        ("mingpt", ("train.py", "requirements.txt", "src/mingpt/__init__.py"), "echo mingpt >>"),
+    ],
+)
+def test_a_package_of_the_folders_own_list_is_built_from_it(
+    tmp_path: Path, module: str, files: tuple[str, ...], step: str
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    error = f"ModuleNotFoundError: No module named '{module}'"
+    found = classify(FailedRank(own=(*TRACEBACK, error), exit_code=1))
+    assert found is not None
+    found = OwnFiles(plan=run_of(tmp_path), is_folder=is_folder).looked_up(found)
+    cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
+    assert step.format(code=tmp_path) in cause.fix[0]
+    assert f"no Python module {module}" in cause.explanation

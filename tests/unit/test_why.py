@@ -298,7 +298,14 @@ def test_every_signature_has_its_cause_on_the_page_of_its_area() -> None:
     assert {one.id: one.owner for one in SIGNATURES} == {id: cause.owner for id, cause in CAUSES.items()}
     assert all(id in causes_of(id.partition(".")[0]) for id in CAUSES)
     silent = {one.id for one in SIGNATURES if not (one.patterns or one.exit_codes)}
-    assert silent == {"code.exception", "code.exit", "node.lost", "data.read_only", "data.not_brought"}
+    assert silent == {
+        "code.exception",
+        "code.exit",
+        "node.lost",
+        "data.read_only",
+        "data.not_brought",
+        "start.not_built",
+    }
 
 
 def test_every_placeholder_of_a_cause_is_given() -> None:
@@ -309,7 +316,11 @@ def check_placeholders(signature: Signature) -> None:
     cause = CAUSES[signature.id]
     named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
-    looked_up = {"path", "launch"} if signature.id == "data.not_brought" else set()
+    looked_up = {
+        "data.not_brought": {"path", "launch"},
+        "start.not_built": {"module", "package", "build"},
+        "start.module": {"package"},
+    }.get(signature.id, set())
     assert named <= {"node", "rank", "run", "again", *groups, *looked_up}
     there = {name for text in ON_CLUSTER[signature.id].fix for _, name, _, _ in Formatter().parse(text) if name}
     assert there <= {"node", "rank", "run", "again", "cluster", "on", "test", "without", *groups, *looked_up}

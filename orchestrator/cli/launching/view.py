@@ -300,11 +300,14 @@ def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
     """Print the first failure and the next steps; `then`: a step before `orch why`."""
     say(f"\n✗ run {plan.run_id} failed: {headline(failure)}")
     for line in failure.lines:
-        say(f"    {line}")
+        if line.strip() != failure.reason:  # the line above
+            say(f"    {line}")
     if failure.cause:
         say(f"  {failure.cause.explanation}")
         say(f"  → {failure.cause.fix[0]}")  # the rest is for `orch why`
-    say(f"  the other ranks were stopped\n  → {logs_command(plan.run_id, failure)}")
+    if plan.world_size > 1:
+        say("  the other ranks were stopped")
+    say(f"  → {logs_command(plan.run_id, failure)}")
     if then:
         say(f"  → {then}")
     say(f"  → orch why {plan.run_id}")

@@ -238,6 +238,7 @@ def test_every_signature_is_covered() -> None:
         "start.files_differ",
         "data.read_only",
         "data.not_brought",
+        "start.not_built",
     }
 
 
