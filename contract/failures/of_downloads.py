@@ -46,6 +46,7 @@ DOWNLOADS = (
         r"(?:CAS (?:service|[Cc]lient) [Ee]rror|File reconstruction error|[Rr]eqwest(?:Middleware)? ?[Ee]rror)"
         + _NO_FULL_DISK,
         r"error sending request for url|An error occurred while downloading using `hf_transfer`",
+        r"looks like there is no internet connection",
         r"Consistency check failed: file should be of size",
         r"(?:NonMatchingChecksum|ExpectedMoreDownloadedFiles|ChecksumVerification|DownloadChecksum)\w{0,10}Error",
         r"Error downloading \S{1,300}:?$|^(?:RuntimeError: )?Error downloading ",

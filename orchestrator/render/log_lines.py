@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _HEAD_OF_TORCH = re.compile(r"^(\[?[WIEF])\d{4} [\d:.]{8,18}\s{1,4}(?:\d{1,9} )?")
-_OWN_FOLDER = re.compile(r'(?<=^  File ")/\S{1,300}/runs/[\w.-]{1,80}/code/')
-"""Folder of the code in a traceback: with `engine: process`, each node has another."""
+_OWN_FOLDER = re.compile(r'(^  File "|^)/\S{1,300}/runs/[\w.-]{1,80}/code/')
+"""Folder of the code before a place in it: with `engine: process`, each node has another."""
 HELD_S, MOST_HELD = 1.0, 2000
 """How long a line is held for those of other nodes, by the lines' own times, and how many lines at most."""
 
@@ -103,7 +103,7 @@ class SharedLine:
     @property
     def text(self) -> str:
         """The line without the prefix that names one of its ranks, where several wrote it."""
-        return _OWN_FOLDER.sub("", without_rank(self.line.text)) if self.is_shared else self.line.text
+        return own_place(without_rank(self.line.text)) if self.is_shared else self.line.text
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -152,10 +152,15 @@ class SameLines:
         return first
 
 
+def own_place(text: str) -> str:
+    """A place of a traceback, relative to the folder of the code."""
+    return _OWN_FOLDER.sub(r"\1", text)
+
+
 def _compared(text: str) -> str:
     """A line without what differs between ranks that report the same: torch's prefix of an exception, and the time and
     the process in the head of a line of its log."""
-    return _HEAD_OF_TORCH.sub(r"\1", _OWN_FOLDER.sub("", without_rank(text)))
+    return _HEAD_OF_TORCH.sub(r"\1", own_place(without_rank(text)))
 
 
 class LogPrinter:

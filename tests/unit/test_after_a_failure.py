@@ -73,3 +73,26 @@ def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     assert "orch launch --workdir FOLDER -- python SCRIPT" in told
     cause = json_data(orch("why", "--json", on=here).out)["failure"]["cause"]
     assert (cause["id"], cause["owner"]) == ("start.script_missing", "configuration")
+
+
+TRACEBACK = (
+    "[rank0]: Traceback (most recent call last):",
+    '[rank0]:   File "/srv/alpha/runs/x/code/train.py", line 3, in main',
+    "[rank0]:     torch.cuda.set_device(0)",
+    "[rank0]: AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+)
+
+
+def test_a_traceback_that_stands_above_is_not_repeated(orch: Orch) -> None:
+    ran = orch("launch", "--no-supervise", on=lan.lan(*THREE, says=TRACEBACK, ends_with=1))
+    above, _, summary = ran.err.partition("✗ run ")
+    assert (ran.out + above).count("torch.cuda.set_device(0)") >= 1
+    assert "    at train.py:3 in main\n  rank 0 on alpha asks for a GPU" in summary
+    assert "set_device(0)" not in summary
+    assert summary.count("_cuda_setDevice") == 1
+
+
+def test_of_one_rank_no_others_were_stopped(orch: Orch) -> None:
+    ran = orch("launch", "--no-supervise", "--nodes", "alpha", on=lan.lan(*THREE, says=(NO_MODULE,), ends_with=1))
+    assert "the image has no Python module einops" in ran.err
+    assert "the other ranks were stopped" not in ran.err

@@ -28,7 +28,7 @@ from orchestrator.render.consequences import Consequences, peers
 from orchestrator.render.console import stderr, stdout
 from orchestrator.render.findings import MARKS, fold, sentence
 from orchestrator.render.forecast import forecast_line, forecast_view
-from orchestrator.render.log_lines import SameLines, SharedLine, log_line, shared_line
+from orchestrator.render.log_lines import SameLines, SharedLine, log_line, own_place, shared_line
 from orchestrator.render.printable import printable
 from orchestrator.render.progress import ProgressView
 from orchestrator.render.recovery import recovery_line
@@ -285,7 +285,7 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
         write_json(outcome_data(plan, outcome))
     elif outcome.failure:
         then = "" if mode.forecast else next_step(plan, outcome.failure, from_checkpoint=outcome.checkpoint)
-        tell_failure(plan, outcome.failure, then)
+        tell_failure(plan, outcome.failure, then, is_shown=not mode.forecast)
     elif mode.forecast and outcome.forecast:  # its table has been printed
         say(f"\n✓ {forecast_line(outcome.forecast)}\n  nothing was trained, and nothing is left on the nodes")
     elif mode.forecast:
@@ -296,10 +296,14 @@ def tell_end(plan: Plan, outcome: RunOutcome, mode: OutputMode) -> None:
             stderr().print(printable(outcome.note), style="" if outcome.note.startswith("!") else "dim", markup=False)
 
 
-def tell_failure(plan: Plan, failure: Failure, then: str = "") -> None:
-    """Print the first failure and the next steps; `then`: a step before `orch why`."""
+def tell_failure(plan: Plan, failure: Failure, then: str = "", *, is_shown: bool = False) -> None:
+    """Print the first failure and the next steps.
+
+    `then`: a step before `orch why`. `is_shown`: the ranks' lines stand above, and a traceback is not repeated.
+    """
     say(f"\n✗ run {plan.run_id} failed: {headline(failure)}")
-    for line in failure.lines:
+    frame = failure.cause.frame if failure.cause and is_shown else ""
+    for line in [f"at {own_place(frame)}"] if frame else failure.lines:
         if line.strip() != failure.reason:  # the line above
             say(f"    {line}")
     if failure.cause:
