@@ -7,8 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,8 @@ from orchestrator.cli.report import exit_code, invocation, say, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, PreflightError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from orchestrator.fleet.monitor import FleetWatch
     from orchestrator.specs.inventory import NodeSpec
     from orchestrator.watch.fleet_view import FleetView
@@ -67,14 +68,11 @@ def monitor(
         feed.close()
 
 
-@contextmanager
-def _watching(specs: Sequence[NodeSpec], run: str | None, *, some: bool) -> Iterator[FleetWatch]:
-    """Watch the nodes, or those that hold the run."""
-    from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.monitor import FleetWatch
+def _watching(specs: Sequence[NodeSpec], run: str | None, *, some: bool) -> AbstractContextManager[FleetWatch]:
+    """Watch the nodes, or those that hold the run; in the thread that reads them, since the import takes long."""
+    from orchestrator.fleet.monitor import watching
 
-    with connected_for(specs, run) as reached:
-        yield FleetWatch(reached, {spec.name: spec for spec in specs}, run, some=some)
+    return watching(specs, run, some=some)
 
 
 def has_screen() -> bool:

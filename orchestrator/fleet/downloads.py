@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.downloads import CachedFile, Manifest, Source, decode_manifest, encode_manifest
-from orchestrator.fleet.fan_out import Notify, fan_out
+from orchestrator.fleet.fan_out import Notify, fan_out, results_of
 from orchestrator.fleet.runs.secrets import place_secrets, remove_secrets, secrets_of
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Engine, Node, Progress
 from orchestrator.plan.fetch import TOKEN, cache_folder, fetch_container, must_use_our_cache
@@ -112,7 +112,7 @@ def fetch_once(nodes: Mapping[str, Node], plan: Plan, sources: Sequence[Source],
 
 
 def _bring(caches: Sequence[NodeCache], plan: Plan, source: Source, notify: Notify) -> None:
-    asked = [outcome.value() for outcome in fan_out(caches, lambda one: one.manifest(source))]
+    asked = results_of(fan_out(caches, lambda one: one.manifest(source)))
     found = [(cache, manifest) for cache, manifest in zip(caches, asked, strict=True) if manifest]
     holder, manifest = found[0] if found else _download_on_one(caches, plan, source, notify)
     lacking = [cache for cache, held in zip(caches, asked, strict=True) if held != manifest and cache is not holder]
@@ -122,8 +122,7 @@ def _bring(caches: Sequence[NodeCache], plan: Plan, source: Source, notify: Noti
     def supply(target: NodeCache) -> None:
         copy_download((holder.node, holder.folder), (target.node, target.folder), manifest, source, notify)
 
-    for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
-        outcome.value()
+    results_of(fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S))
 
 
 def _download_on_one(

@@ -87,6 +87,16 @@ def fan_out(
     return tuple(ended.get(index) or overdue(item) for index, item in enumerate(items))
 
 
+def results_of(outcomes: Sequence[Outcome[Item, Result]]) -> list[Result]:
+    """The results; raise the first error, with the names of the other nodes that failed."""
+    failed = [outcome.error for outcome in outcomes if outcome.error]
+    if others := [error.node for error in failed[1:] if error.node]:
+        failed[0].hint = f"{failed[0].hint} (also: {', '.join(others)})".strip()
+    if failed:
+        raise failed[0]
+    return [outcome.value() for outcome in outcomes]
+
+
 def copy_from_first(
     sources: Sequence[Item],
     copy: Callable[[Item], object],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from logging import getLogger
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
+from orchestrator.fleet.connect import connected_for
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.find_runs import find_runs, run_or_record, running_containers
 from orchestrator.fleet.runs.load_state import journal_of, load_state, recorded_state
@@ -34,6 +35,13 @@ UNHEARD_S = 12.0
 """Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
 
 Pause = Callable[[float], object]
+
+
+@contextmanager
+def watching(specs: Sequence[NodeSpec], run: str | None, *, some: bool) -> Iterator[FleetWatch]:
+    """Watch these nodes, or those that hold the run. Arguments: as of `FleetWatch`."""
+    with connected_for(specs, run) as reached:
+        yield FleetWatch(reached, {spec.name: spec for spec in specs}, run, some=some)
 
 
 class FleetWatch:
@@ -64,6 +72,11 @@ class FleetWatch:
         self._looked = False
         self._heard = dict.fromkeys(self._nodes, 0)
         """Samples of each node since the last look at its connection."""
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, in order."""
+        return tuple(self._nodes.values())
 
     @property
     def names(self) -> tuple[str, ...]:

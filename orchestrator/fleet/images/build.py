@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import BinaryIO
 
-from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
+from orchestrator.fleet.fan_out import Notify, Outcome, fan_out, results_of
 from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
 from orchestrator.fleet.images.distribute_image import Registry, distribute
@@ -272,8 +272,7 @@ def _build_everywhere(
         ensure_base(maker, recipe.base, notify)
         lacking = [node for node in group if node.engine.image(recipe.base) is None]
         if base := maker.engine.image(recipe.base):
-            for outcome in distribute(base, (recipe.base,), maker, lacking, folders, notify):
-                outcome.value()
+            results_of(distribute(base, (recipe.base,), maker, lacking, folders, notify))
 
     def build(node: Node) -> Delivery:
         began = time.monotonic()

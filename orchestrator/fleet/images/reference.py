@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from orchestrator.fleet.fan_out import Notify, fan_out
+from orchestrator.fleet.fan_out import Notify, fan_out, results_of
 from orchestrator.fleet.images.distribute_image import Registry, distribute, login_for
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import EngineError, OrchError, PreflightError
@@ -52,8 +52,7 @@ def provide_reference(
 def _held(name: str, nodes: Sequence[Node], controller: Node) -> tuple[Node, ImageFacts] | None:
     """Return the first machine with the image. Raises a node's error, but not the controller's: it needs no engine."""
     outcomes = fan_out([controller, *nodes], lambda node: node.engine.image(name), timeout_s=ASK_S)
-    for outcome in outcomes[1:]:
-        outcome.value()
+    results_of(outcomes[1:])
     return next(((outcome.item, outcome.result) for outcome in outcomes if outcome.result), None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.fleet.fan_out import Outcome, fan_out
+from orchestrator.fleet.fan_out import Outcome, fan_out, results_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import network_probe
 from orchestrator.plan.firewall import FirewallPlan, plan_apply, plan_remove
@@ -17,8 +17,8 @@ def plans_to_apply(
     nodes: Sequence[Node], every: Sequence[Node], project: str
 ) -> tuple[Outcome[Node, FirewallPlan], ...]:
     """Plan for each of these nodes the rules that admit all machines of the inventory (`every`)."""
-    known = fan_out(every, lambda node: node.address, timeout_s=TIMEOUT_S)
-    addresses = [outcome.value() for outcome in known]  # raises: the rule of a node without address would look stale
+    # raises: the rule of a node without address would look stale
+    addresses = results_of(fan_out(every, lambda node: node.address, timeout_s=TIMEOUT_S))
     return fan_out(nodes, lambda node: _plan_apply(node, addresses, project), timeout_s=TIMEOUT_S)
 
 

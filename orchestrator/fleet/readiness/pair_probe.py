@@ -43,8 +43,6 @@ class PairReport:
     """Tries by the name of the node that dialled: one for each port of each peer."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Reason, by the name of a node, why no other could dial it, or why it could dial no other."""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Differences from a run, by the name of a node, such as a rendezvous port that is taken."""
 
 
 def probe_pairs(
@@ -52,7 +50,7 @@ def probe_pairs(
 ) -> PairReport:
     """All ordered pairs; `nodes` are those of `specs`, in the same order, and only they are dialled.
 
-    `images`: the image of each node by name; without one, the host's python3 is used, which the notes say. Listeners
+    `images`: the image of each node by name; without one, the host's python3 is used. Listeners
     and containers are gone when this returns or raises, also on Ctrl-C.
     """
     token = secrets.token_hex(16)
@@ -74,9 +72,7 @@ def probe_pairs(
         if outcome.error:
             silent.setdefault(outcome.item.name, outcome.error.message)
         paths[outcome.item.name] = outcome.result or ()
-    return PairReport(
-        paths=paths, silent=silent, notes={one.name: "; ".join(one.notes) for one in probers if one.notes}
-    )
+    return PairReport(paths=paths, silent=silent)
 
 
 @dataclass
@@ -90,7 +86,6 @@ class _Prober:
     project: str
     address: str = ""
     ports: tuple[int, ...] = ()
-    notes: list[str] = field(default_factory=list)
     container: str = ""
     listener: int = 0
     """On the host: the process that `listen` left behind."""
@@ -105,7 +100,7 @@ class _Prober:
         return self.spec.name
 
     def listen(self, port: int) -> None:
-        """Open the ports. A port that is taken is left alone and noted."""
+        """Open the ports. A port that is taken is left alone."""
         self.address = self.node.address
         with self.lock:
             if self.left:
@@ -124,8 +119,6 @@ class _Prober:
             self.asked = True
         if "error" in answer:
             raise NodeUnreachableError(f"cannot listen on {answer['error']}", node=self.name)
-        if answer["taken"]:
-            self.notes.append(f"port {port} is taken, so it was not tried")
         self.ports = tuple(answer["ports"])
 
     def dial(self, listening: Sequence[_Prober], master_port: int) -> tuple[Path, ...]:
@@ -165,7 +158,6 @@ class _Prober:
 
     def _enter(self) -> None:
         """Start a container if the node has the image."""
-        why = "each rank is a process of the host" if self.spec.engine == "process" else "it does not have the image"
         limits = container_limits(self.spec.limits)
         if self.image and self.spec.engine == "docker":
             try:
@@ -184,10 +176,8 @@ class _Prober:
                 self.container = self.node.engine.create(spec)
                 self.node.engine.start(self.container)
                 return
-            except OrchError as error:
-                why = error.message
+            except OrchError:  # the host's python3 is asked
                 self._discard()
-        self.notes.append(f"asked by the host's python3: {why}")
 
     def _discard(self) -> None:
         with suppress(ConflictError):  # the engine removes it by itself at its end

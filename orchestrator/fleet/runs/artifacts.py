@@ -17,7 +17,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
 from contract.data_parts import MANIFEST
-from orchestrator.fleet.fan_out import Notify, Outcome, copy_from_first, fan_out
+from orchestrator.fleet.fan_out import Notify, Outcome, copy_from_first, fan_out, results_of
 from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, send_folder
 from orchestrator.fleet.runs.code_files import PACKAGES, agent_entries, agent_names, code_files
 from orchestrator.fleet.runs.known_sums import SumsReader, sum_of
@@ -311,8 +311,7 @@ def bring(
             _must_be_unchanged(artifact, folder, lacking)
             raise
     else:
-        for outcome in fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S):
-            outcome.value()
+        results_of(fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S))
     if artifact.what == "data":
         _protect(artifact, lacking)
 
@@ -344,8 +343,7 @@ def _protect(artifact: Artifact, targets: Sequence[ProjectDir]) -> None:
     def protect(target: ProjectDir) -> None:
         target.node.run(["chmod", "-R", "a-w", artifact.place(target)], timeout_s=TRANSFER_TIMEOUT_S)
 
-    for outcome in fan_out(targets, protect, timeout_s=TRANSFER_TIMEOUT_S):
-        outcome.value()
+    results_of(fan_out(targets, protect, timeout_s=TRANSFER_TIMEOUT_S))
 
 
 def holders_of(artifact: Artifact, targets: Sequence[ProjectDir]) -> list[ProjectDir]:
@@ -400,7 +398,7 @@ def send_data(
             return send(part, own | {MANIFEST: sum_of(part / MANIFEST)}, target)[0]
 
     if artifact.parts:
-        outcomes = [one.value() for one in fan_out(lacking, send_part, timeout_s=WITHOUT_END_S)]
+        outcomes = results_of(fan_out(lacking, send_part, timeout_s=WITHOUT_END_S))
     else:
         outcomes = list(send(folder, sums, *lacking))
     failed = list[OrchError]()

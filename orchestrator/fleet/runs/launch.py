@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
+from orchestrator.fleet.fan_out import Notify, fan_out, results_of
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring
 from orchestrator.fleet.runs.claims import claim_on, release
 from orchestrator.fleet.runs.find_runs import RunningContainer
@@ -86,7 +85,7 @@ def launch(
             _must_be_over(item[0], holder)
 
     for outcome in fan_out(parts, must_be_free):  # before data is copied for a run that is then refused
-        outcome.value()
+        outcome.value()  # its hint is a command, to which no other node is added
     record = RunRecord(plan.run_id)
     claimed_here = record.save_intent(plan)
     made: list[RunningContainer] = []
@@ -97,12 +96,12 @@ def launch(
         stores = [ProjectDir(node=nodes[part.node], folder=part.folder) for part in plan.nodes]
         others = [ProjectDir(node=nodes[name], folder=folder) for name, folder in elsewhere.items()]
         bring_all(stores, plan, fresh, others, notify)
-        _all(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
+        results_of(fan_out(parts, lambda item: place_secrets(item[0], item[1], secrets)))
         _create_all(parts, made, rest)
-        _all(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
+        results_of(place_token(parts, plan.run_id))  # now that no other launch of this run can do so
         containers = tuple(sorted(made, key=lambda one: one.node_rank))
         record.save_plan(plan, {one.node.name: one.id for one in containers})
-        _all(fan_out(containers, lambda one: one.node.engine.start(one.id)))
+        results_of(fan_out(containers, lambda one: one.node.engine.start(one.id)))
     except BaseException:  # Ctrl-C too: all or none
         fan_out(made, lambda one: one.node.engine.remove(one.id))
         fan_out(parts, lambda item: remove_secrets(item[0], secrets_of(item[1].container.labels)))
@@ -160,7 +159,7 @@ def bring_all(
             made = store.node.run(["sh", "-c", _LINK, "sh", store.folder, *words])
             made.check("showing the data to the script", hint=f"launch it as a new run, or: orch pull {plan.run_id}")
 
-    _all(fan_out(stores, link))
+    results_of(fan_out(stores, link))
 
 
 def _prepare(
@@ -181,7 +180,7 @@ def _prepare(
         return made.check(f"making {store.folder}", hint=hint).split()
 
     outcomes = fan_out(stores, make)
-    _all(outcomes)
+    results_of(outcomes)
     for artifact in artifacts:
         new = fresh.get(artifact.digest)
         having = [outcome.item for outcome in outcomes if artifact.mark(outcome.item) in (outcome.result or ())]
@@ -214,12 +213,10 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningConta
         secrets = secrets_of((facts or part.container).labels)
         containers.append(RunningContainer(node=nodes[part.node], node_rank=part.node_rank, id=id, secrets=secrets))
     if all(facts.state is State.CREATED for facts in held.values()):  # otherwise each has its token
-        for placed in place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id):
-            placed.value()
+        results_of(place_token([(nodes[part.node], part) for part in plan.nodes], plan.run_id))
     running = {node for node, facts in held.items() if facts.state is not State.CREATED}
     created = [one for one in containers if one.node.name not in running]
-    for outcome in fan_out(created, lambda one: one.node.engine.start(one.id), timeout_s=START_S):
-        outcome.value()
+    results_of(fan_out(created, lambda one: one.node.engine.start(one.id), timeout_s=START_S))
     RunRecord(plan.run_id).save_plan(plan, {one.node.name: one.id for one in containers})
     return tuple(containers)
 
@@ -244,8 +241,8 @@ def _create_all(
         made.append(RunningContainer(node=node, node_rank=part.node_rank, id=id, secrets=secrets))
 
     in_turn = sorted(parts, key=lambda item: item[0].name)
-    _all(fan_out(in_turn[:1], create))
-    _all(fan_out(in_turn[1:], create))
+    results_of(fan_out(in_turn[:1], create))
+    results_of(fan_out(in_turn[1:], create))
 
 
 def _create(node: Node, part: NodePlan, rest: Callable[[float], object]) -> str:
@@ -290,13 +287,3 @@ def ended_name(container: ContainerFacts) -> str:
     """Name of an ended run's container once another run needs its name."""
     run, attempt = (container.labels.get(key, "0") for key in (labels.LABEL_RUN, labels.LABEL_ATTEMPT))
     return f"{container.name}-{run}.{attempt}-{container.id[:6]}"
-
-
-def _all(outcomes: Sequence[Outcome[Any, Any]]) -> None:
-    """Raise the first error; name the other nodes that failed with it."""
-    failed = [outcome.error for outcome in outcomes if outcome.error]
-    if failed:
-        others = [error.node for error in failed[1:] if error.node]
-        if others:
-            failed[0].hint = f"{failed[0].hint} (also: {', '.join(others)})".strip()
-        raise failed[0]

@@ -10,9 +10,8 @@ from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
 from orchestrator.fleet.checkpoints.survey import places_in, places_of, survey
-from orchestrator.fleet.connect import connected_for
 from orchestrator.fleet.faults import as_error
-from orchestrator.fleet.monitor import FleetWatch
+from orchestrator.fleet.monitor import FleetWatch, watching
 from orchestrator.fleet.runs.find_runs import FoundRuns, find_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.checkpoints import copies
@@ -75,9 +74,9 @@ class WatchedFleet:
     @contextmanager
     def watching(self) -> Iterator[FleetWatch]:
         """The watch for the feed; it ends with the feed."""
-        with connected_for(self.specs, self.run) as nodes:
-            self._nodes = nodes
-            yield FleetWatch(nodes, {spec.name: spec for spec in self.specs}, self.run, some=self._some)
+        with watching(self.specs, self.run, some=self._some) as watch:
+            self._nodes = watch.nodes
+            yield watch
 
     def _find_runs(self) -> FoundRuns:
         return find_runs(self._nodes, some=self._some)
