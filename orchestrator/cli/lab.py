@@ -80,7 +80,8 @@ def up(
         return
     first = "orch build && orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
     say(
-        f"commands in folders without an inventory.yaml find it while the lab is up\n  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab"
+        "commands in folders without an inventory.yaml find it while the lab is up\n"
+        f"  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab"
     )
 
 
