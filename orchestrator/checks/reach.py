@@ -22,6 +22,8 @@ _OBSTACLES = {
     Reach.NO_KEY: "reach.no_key",
     Reach.IDENTITY_MISSING: "reach.identity_missing",
     Reach.KEY_LOCKED: "reach.key_locked",
+    Reach.PROXY_COMMAND: "reach.proxy_command",
+    Reach.SHELL: "reach.shell",
     Reach.OTHER: "reach.failed",
 }
 

@@ -8,7 +8,37 @@ from typing import Any
 import docker
 import paramiko
 from docker.transport import SSHHTTPAdapter
-from docker.transport.sshconn import SSHConnectionPool
+from docker.transport.sshconn import SSHConnection, SSHConnectionPool
+
+from orchestrator.nodes.login_shell import FIRST, START, Preface, second_line
+
+_DIAL = ("docker", "system", "dial-stdio")
+
+
+class _Dialled(SSHConnection):
+    """The SDK's connection, behind whatever the startup files of the login shell print."""
+
+    def connect(self) -> None:
+        transport: Any = self.ssh_transport
+        channel = transport.open_session()
+        channel.settimeout(self.timeout)
+        channel.exec_command(START)
+        channel.sendall(FIRST + second_line(_DIAL))
+        preface = Preface()
+        while not preface.seen:  # no engine writes before it is asked
+            if not (chunk := channel.recv(1024)):
+                raise ConnectionError("the login shell started no sh")
+            preface.strip(chunk)
+        self.sock = channel
+
+
+class _Pool(SSHConnectionPool):
+    def __init__(self, timeout_s: int, *, maxsize: int) -> None:
+        super().__init__(timeout=timeout_s, maxsize=maxsize)
+        self._timeout_s = timeout_s
+
+    def _new_conn(self) -> Any:  # as the SDK's class, which urllib3's types do not know
+        return _Dialled(self.ssh_transport, self._timeout_s, self.ssh_host)
 
 
 class _TransportAdapter(SSHHTTPAdapter):
@@ -19,7 +49,7 @@ class _TransportAdapter(SSHHTTPAdapter):
 
     def __init__(self, transport: Callable[[], paramiko.Transport], timeout_s: int) -> None:
         super().__init__("ssh://node", timeout=timeout_s, shell_out=True)
-        self._pool: Any = SSHConnectionPool(timeout=timeout_s, maxsize=self.max_pool_size)
+        self._pool = _Pool(timeout_s, maxsize=self.max_pool_size)
         self._pool.ssh_transport = transport()
 
     def get_connection(self, url: Any, proxies: Any = None) -> Any:  # noqa: ARG002  # the SDK's signature

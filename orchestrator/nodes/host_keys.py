@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import socket
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import paramiko
 from platformdirs import user_config_path, user_state_path
 
+from orchestrator.nodes.proxy_command import ProxyCommand
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.reach import Reach
@@ -92,15 +94,15 @@ def offered_key(
     *,
     timeout_s: float = 5.0,
     names: Sequence[str] = (),
-    through: paramiko.Channel | None = None,
+    through: paramiko.Channel | ProxyCommand | None = None,
 ) -> paramiko.PKey:
     """The key that a machine shows, without logging in: one of a type that is on record, where it has one.
 
-    `through`: an open channel to that port, of a jump host. Raises OSError, EOFError or SSHException where no SSH
-    server answers.
+    `through`: an open channel to that port, of a jump host, or a command. Raises OSError, EOFError or SSHException
+    where no SSH server answers.
     """
-    with through or socket.create_connection((address, port), timeout=timeout_s) as connection:
-        transport = paramiko.Transport(connection)
+    with closing(through or socket.create_connection((address, port), timeout=timeout_s)) as connection:
+        transport = paramiko.Transport(connection)  # type: ignore[arg-type]  # a ProxyCommand is enough of a socket
         try:
             security = transport.get_security_options()
             known = [name for key in known_keys(address, port, names) for name in ALGORITHMS.get(key.get_name(), ())]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
@@ -23,6 +22,8 @@ import paramiko
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.archive import CHUNK, TarError, pack, unpack
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, resolved
+from orchestrator.nodes.login_shell import FIRST, START, STARTUP_FILES, Preface, second_line, why_no_shell
+from orchestrator.nodes.proxy_command import CONNECT_S, ProxyCommand
 from orchestrator.nodes.ssh_config import Login, SshSettings, login_of, settings_of_hop
 from orchestrator.nodes.ssh_login import (
     REFUSALS,
@@ -30,11 +31,13 @@ from orchestrator.nodes.ssh_login import (
     Keys,
     drop_missing,
     keys_for,
+    plain,
     refusal,
     require_identity,
 )
 from orchestrator.specs.errors import CommandFailedError, ConfigError, DeadlineError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.reach import Reach
 
 if TYPE_CHECKING:
     import docker
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 15
+STARTUP_S = 20.0
+"""Time that the startup files of a login shell may take before a command that reads stdin is given up."""
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 """Its threads log broken connections with tracebacks, which Python prints without a handler. We raise errors."""
@@ -55,6 +60,9 @@ class _Ended:
     errors: CommandOutput
     code: int = -1
     refused: CommandFailedError | None = None
+    preface: Preface = field(default_factory=Preface)
+    """Of stdout."""
+    preface_of_errors: Preface = field(default_factory=Preface)
 
 
 class SshNode:
@@ -153,7 +161,7 @@ class SshNode:
             self.engine.close()
         with self._lock:
             if self._connection is not None:
-                self._connection.close()
+                _close(self._connection)
                 self._connection = None
 
     def _ended(self, argv: Sequence[str]) -> _Ended:
@@ -169,29 +177,38 @@ class SshNode:
         deadline = time.monotonic() + timeout_s
         channel = self._open_session(argv[0])
         try:
-            # The one place where an argv becomes text: sshd hands it to the user's shell, which gives back these words.
-            channel.exec_command(shlex.join(argv))
+            channel.exec_command(START)
             helpers = [
-                Thread(target=_feed, args=(channel, stdin), daemon=True),
+                Thread(target=_feed, args=(channel, argv, stdin, ended), daemon=True),
                 Thread(target=_drain, args=(channel, ended), daemon=True),
             ]
             for helper in helpers:
                 helper.start()
-            yield from _chunks(channel, deadline)
+            yield from filter(None, map(ended.preface.strip, _chunks(channel, deadline)))
             helpers[1].join(max(0.0, deadline - time.monotonic()))
             if not channel.status_event.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
             ended.code = channel.recv_exit_status()
         except TimeoutError:
-            raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name) from None
+            waits = (
+                "" if ended.preface.seen else f"its login shell had started no sh: does one of {STARTUP_FILES} wait?"
+            )
+            raise DeadlineError(
+                f"{argv[0]} had not ended after {timeout_s:.0f} s", node=self.name, hint=waits
+            ) from None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}: {error}", node=self.name) from error
         finally:
+            ended.preface.ended.set()
             channel.close()
         if ended.refused:
             raise ended.refused
         if ended.code < 0:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
+        if not ended.preface.seen:
+            said = ended.preface.last_line or ended.preface_of_errors.last_line
+            why, hint = why_no_shell(ended.code, said)
+            raise NodeUnreachableError(why, reach=Reach.SHELL, node=self.name, hint=hint)
 
     def _open_session(self, doing: str) -> paramiko.Channel:
         """A channel for one command. Nothing has run yet, so a connection found broken here is replaced, once."""
@@ -209,7 +226,7 @@ class SshNode:
         """Transport of the connection, reconnected if broken: the machine may have been restarted."""
         with self._lock:
             if self._connection is not None and not _is_alive(self._connection):
-                self._connection.close()
+                _close(self._connection)
                 self._connection = None
             if self._connection is None:
                 self._connection = self._connect()
@@ -218,16 +235,21 @@ class SshNode:
 
     def _connect(self) -> Any:
         login = login_of(self._spec)
-        spec, address = login.spec, resolve(login.spec)
+        spec, command = login.spec, login.proxy_command
         host = _Host(
-            address=address, user=spec.user, port=spec.port, identities=login.identities, names=login.key_names
+            address=spec.address if command else resolve(spec),  # the command resolves it
+            user=spec.user,
+            port=spec.port,
+            identities=login.identities,
+            names=login.key_names,
+            proxy_command=command,
         )
         connection = _connection(host, node=spec.name, gateway=_gateway(login, spec.name))
         if self._password is not None:
             connection.connect_kwargs.pop("key_filename", None)
             connection.connect_kwargs |= {"password": self._password, "look_for_keys": False, "allow_agent": False}
         require_identity(spec, connection.user)
-        _open(connection, spec)
+        _open(connection, spec, host)
         connection.client.get_transport().set_keepalive(KEEPALIVE_S)
         return connection
 
@@ -267,30 +289,36 @@ class _Host:
     """Its names in files of known hosts, beside the address."""
     accept_by: str = ""
     """Command that accepts its host key (default: `orch trust`)."""
+    proxy_command: str = ""
 
 
 def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
     """A connection that is not open yet. Fabric reads no SSH configuration of its own: `ssh -G` was asked."""
-    keys = {"key_filename": [str(Path(one).expanduser()) for one in host.identities]} if host.identities else {}
+    keys: dict[str, Any] = {"key_filename": [str(Path(one).expanduser()) for one in host.identities]}
+    keys = keys if host.identities else {}
+    patience = CONNECT_S if host.proxy_command else CONNECT_TIMEOUT_S
     connection = fabric.Connection(
         host.address,
         user=host.user,
         port=host.port,
         config=fabric.Config(ssh_config=paramiko.SSHConfig()),
-        connect_timeout=CONNECT_TIMEOUT_S,
+        connect_timeout=patience,
         gateway=gateway,
-        connect_kwargs={**keys, "banner_timeout": CONNECT_TIMEOUT_S, "auth_timeout": 2 * CONNECT_TIMEOUT_S},
+        connect_kwargs={**keys, "banner_timeout": patience, "auth_timeout": 2 * patience},
     )
     hold_to_known_keys(connection.client, node, accept_by=host.accept_by)
     host_keys.known_as(connection.client, host.address, host.port, host.names)
     return connection
 
 
-def _open(connection: Any, spec: NodeSpec, *, accept_by: str = "") -> None:
+def _open(connection: Any, spec: NodeSpec, host: _Host) -> None:
     """Connect and log in. NodeUnreachableError says why it could not."""
     drop_missing(connection.connect_kwargs)
     began = time.monotonic()
+    proxy = _proxy(spec, host.proxy_command)
     try:
+        if proxy:
+            connection.connect_kwargs["sock"] = proxy
         connection.open()
     except REFUSALS as error:
         transport = connection.client.get_transport()
@@ -301,30 +329,76 @@ def _open(connection: Any, spec: NodeSpec, *, accept_by: str = "") -> None:
             waited_s=time.monotonic() - began,
             keys=keys_for(connection.connect_kwargs),
             at_login=bool(transport and transport.session_id and transport.is_active()),
-            accept_by=accept_by,
+            accept_by=host.accept_by,
         )
         connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
-        raise refusal(attempt) from error
+        raise _refusal(attempt, proxy) from error
+    except NodeUnreachableError:  # its host key is unknown
+        if proxy:
+            proxy.close()
+        raise
+
+
+def _proxy(spec: NodeSpec, command: str) -> ProxyCommand | None:
+    try:
+        return ProxyCommand(command) if command else None
+    except OSError as error:
+        raise NodeUnreachableError(
+            f"the ProxyCommand of your SSH configuration cannot be run: {error.strerror}",
+            reach=Reach.PROXY_COMMAND,
+            node=spec.name,
+            hint="echo $SHELL   # the program that runs it",
+        ) from error
+
+
+def _refusal(attempt: Attempt, proxy: ProxyCommand | None) -> NodeUnreachableError:
+    """Error to raise, in which a ProxyCommand that failed explains itself. Ends that command."""
+    if proxy is None:
+        return refusal(attempt)
+    why = proxy.why_ended()
+    proxy.close()
+    if attempt.at_login or isinstance(attempt.error, paramiko.BadHostKeyException):
+        return refusal(attempt)
+    return NodeUnreachableError(
+        f"the ProxyCommand of your SSH configuration did not lead to {attempt.place}: {why or plain(attempt.error)}",
+        reach=Reach.PROXY_COMMAND,
+        node=attempt.spec.name,
+        hint=f"run it as ssh does: ssh -v -p {attempt.spec.port} {attempt.user}@{attempt.spec.address} true",
+    )
+
+
+def _close(connection: Any) -> None:
+    """Close a connection with all that it goes through."""
+    connection.close()
+    if connection.gateway:
+        _close(connection.gateway)
+    if proxy := connection.connect_kwargs.get("sock"):
+        proxy.close()
 
 
 def shown_key(spec: NodeSpec, *, timeout_s: float) -> tuple[Login, str, paramiko.PKey]:
-    """How to log in to a node, its address, and the host key that it shows, also behind jump hosts."""
+    """How to log in to a node, its address, and the host key that it shows, also behind jump hosts and commands."""
     login = login_of(spec)
-    to, address = login.spec, resolve(login.spec)
+    to = login.spec
+    address = to.address if login.proxy_command else resolve(to)
     gateway = _gateway(login, spec.name)
+    proxy = _proxy(to, login.proxy_command)
+    through: Any = proxy
     try:
-        through = None
         if gateway:
             through = gateway.transport.open_channel("direct-tcpip", (address, to.port), ("", 0), timeout=timeout_s)
-        key = host_keys.offered_key(address, to.port, timeout_s=timeout_s, names=login.key_names, through=through)
+        patience = CONNECT_S if proxy else timeout_s
+        key = host_keys.offered_key(address, to.port, timeout_s=patience, names=login.key_names, through=through)
     except REFUSALS as error:
         no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
-        raise refusal(
-            Attempt(spec=to, user=to.user or getuser(), error=error, waited_s=timeout_s, keys=no_keys)
+        raise _refusal(
+            Attempt(spec=to, user=to.user or getuser(), error=error, waited_s=timeout_s, keys=no_keys), proxy
         ) from error
     finally:
         if gateway:
-            gateway.close()
+            _close(gateway)
+        if proxy:
+            proxy.close()
     return login, address, key
 
 
@@ -350,14 +424,15 @@ def _gateway(login: Login, node: str) -> Any:
             identities=hop.identities,
             names=hop.key_names,
             accept_by=f"ssh -p {hop.port} {hop.user}@{hop.asked} true",
+            proxy_command="" if gateway else hop.proxy_command,
         )
         before, gateway = gateway, _connection(host, node=node, gateway=gateway)
         there = NodeSpec(name=node, address=hop.host, user=hop.user, port=hop.port)
         try:
-            _open(gateway, there, accept_by=host.accept_by)
+            _open(gateway, there, host)
         except NodeUnreachableError as error:
             if before:
-                before.close()
+                _close(before)
             error.message = f"the jump host on the way to it: {error.message}"
             raise
     return gateway
@@ -386,8 +461,18 @@ def _hops(words: Sequence[str]) -> list[SshSettings]:
     return hops
 
 
-def _feed(channel: paramiko.Channel, stdin: bytes | Iterable[bytes]) -> None:
+def _feed(channel: paramiko.Channel, argv: Sequence[str], stdin: bytes | Iterable[bytes], ended: _Ended) -> None:
+    """Send the command, then its stdin: that only once `sh` has started, as no other program is to read it."""
     try:
+        command = second_line(argv)
+        if stdin == b"":
+            command = FIRST + command  # in one packet
+        else:
+            channel.sendall(FIRST)
+            if not (ended.preface.ended.wait(STARTUP_S) and ended.preface.seen):
+                end_input(channel)  # `sh`, should it start yet, finds no command
+                return
+        channel.sendall(command)
         for chunk in (stdin,) if isinstance(stdin, bytes) else stdin:
             channel.sendall(chunk)
         end_input(channel)
@@ -408,7 +493,7 @@ def end_input(channel: paramiko.Channel) -> None:
 def _drain(channel: paramiko.Channel, ended: _Ended) -> None:
     try:
         while chunk := channel.recv_stderr(CHUNK):
-            ended.errors.add(chunk)
+            ended.errors.add(ended.preface_of_errors.strip(chunk))
     except OSError:
         return
     except CommandFailedError as error:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from getpass import getuser
 from pathlib import Path
 
+from orchestrator.nodes.proxy_command import expanded
 from orchestrator.nodes.ssh_hosts import look_up
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
@@ -39,6 +40,8 @@ class SshSettings:
     port: int
     identities: tuple[str, ...] = ()
     """Key files that the configuration names; empty: the usual ones."""
+    proxy_command: str = ""
+    """Command of the user's configuration whose stdin and stdout are the connection; empty for none."""
     jumps: tuple[str, ...] = ()
     """Hosts to go through, first hop first: `[user@]host[:port]`."""
     key_names: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class Login:
     """Its address, user, port and jump are those of the connection."""
     identities: tuple[str, ...]
     key_names: tuple[str, ...]
+    proxy_command: str = ""
 
 
 def login_of(spec: NodeSpec) -> Login:
@@ -66,6 +70,7 @@ def login_of(spec: NodeSpec) -> Login:
         spec=spec.model_copy(update=keys),
         identities=(spec.identity,) if spec.identity else found.identities,
         key_names=found.key_names,
+        proxy_command=found.proxy_command,
     )
 
 
@@ -99,13 +104,17 @@ def _settings(host: str, user: str | None, port: int | None, jump: str | None, h
             hint=f"ssh -G {host}",
         )
     login = user or value("user") or getuser()
+    jumps, command = ((jump,), "") if jump else _way(value("proxyjump"), value("proxycommand"))
+    if command and value("proxyusefdpass").lower() == "yes":
+        raise ConfigError(f"the SSH configuration of {host} has ProxyUseFdpass, which only ssh itself can use")
     return SshSettings(
         asked=host,
         host=name,
         user=login,
         port=int(own_port),
         identities=_identities(answer.get("identityfile", []), {"d": home, "h": name, "r": login, "u": getuser()}),
-        jumps=(jump,) if jump else _jumps(host, value("proxyjump"), value("proxycommand")),
+        jumps=jumps,
+        proxy_command=expanded(command, {"h": name, "n": host, "p": own_port, "r": login}),
         key_names=(one,) if re.fullmatch(HOST, one := value("hostkeyalias") or name) else (),
     )
 
@@ -142,14 +151,11 @@ def _identities(named: Sequence[str], tokens: dict[str, str]) -> tuple[str, ...]
     return tuple(one for one in written if one.lower() != "none")
 
 
-def _jumps(host: str, jump: str, command: str) -> tuple[str, ...]:
+def _way(jump: str, command: str) -> tuple[tuple[str, ...], str]:
+    """Jump hosts, or the ProxyCommand, which is a jump host too where it is `ssh -W`."""
     if jump and jump.lower() != "none":
-        return tuple(one.strip().removeprefix("ssh://") for one in jump.split(","))
+        return tuple(one.strip().removeprefix("ssh://") for one in jump.split(",")), ""
     if not command or command.lower() == "none":
-        return ()
-    if hop := jump_of_command(command):
-        return (hop,)
-    raise ConfigError(
-        f"the SSH configuration reaches {host} by a ProxyCommand that is not `ssh -W`; orch does not run it",
-        hint="write ProxyJump HOST there, or the key jump of the node into the inventory",
-    )
+        return (), ""
+    hop = jump_of_command(command)
+    return ((hop,), "") if hop else ((), command)

@@ -18,4 +18,6 @@ class Reach(StrEnum):
     NO_KEY = "no key to log in with"
     IDENTITY_MISSING = "the key of the inventory is missing"
     KEY_LOCKED = "key locked by a passphrase"
+    PROXY_COMMAND = "the ProxyCommand failed"
+    SHELL = "the login shell runs no commands"
     OTHER = "other"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,9 +14,11 @@ from dataclasses import dataclass
 from getpass import getuser
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from orchestrator.lab.node import KeyPair, new_key_pair
+from orchestrator.nodes.login_shell import FIRST
 from orchestrator.specs.inventory import NodeSpec
 
 ADDRESS = "127.0.0.1"
@@ -36,8 +40,9 @@ class Server:
 
 
 @contextmanager
-def sshd(folder: Path, *, port: int | None = None, path: str = "") -> Iterator[Server]:
-    """Start it with a host key of its own and stop it at the end. `path` comes before the PATH of its commands."""
+def sshd(folder: Path, *, port: int | None = None, path: str = "", shell: str = "") -> Iterator[Server]:
+    """Start it with a host key of its own and stop it at the end. `path` comes before the PATH of its commands;
+    `shell`: the command line by which another login shell runs them."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     if program is None:
         pytest.fail("there is no sshd on this computer: apt-get install openssh-server")
@@ -51,7 +56,7 @@ def sshd(folder: Path, *, port: int | None = None, path: str = "") -> Iterator[S
     _write(folder / "id.pub", user_key.public)
     errors = folder / "log"
     for wanted in (port,) if port else (free_port() for _ in range(PORTS)):
-        _write(folder / "config", _config(folder, wanted, f"{path}:{os.environ['PATH']}".strip(":")))
+        _write(folder / "config", _config(folder, wanted, f"{path}:{os.environ['PATH']}".strip(":"), shell))
         with errors.open("wb") as log:
             process = subprocess.Popen([program, "-D", "-e", "-f", str(folder / "config")], stderr=log)
         if _listens(process, errors):
@@ -70,7 +75,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def _config(folder: Path, port: int, path: str) -> str:
+def _config(folder: Path, port: int, path: str, shell: str) -> str:
     return f"""\
 Port {port}
 ListenAddress {ADDRESS}
@@ -83,7 +88,25 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 SetEnv PATH={path}
+{f"ForceCommand {shell}" if shell else ""}
 """
+
+
+def command_of(channel: paramiko.Channel) -> list[str]:
+    """Play the `sh` of a login shell on a server of a test, and return the words of the command that it is sent."""
+
+    def line() -> bytes:
+        """Byte by byte, as `read` does: what follows is the command's own."""
+        text = b""
+        while not text.endswith(b"\n") and (byte := channel.recv(1)):
+            text += byte
+        return text
+
+    if line() != FIRST:
+        raise EOFError  # the client has hung up
+    channel.sendall(b"orch-sh-ready\n")
+    channel.sendall_stderr(b"orch-sh-ready\n")
+    return shlex.split(re.sub(rb"\\0([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line()[1:-1]).decode())
 
 
 def _write(file: Path, text: str) -> None:

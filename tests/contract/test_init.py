@@ -22,7 +22,7 @@ from orchestrator.fleet.readiness.find_machines import announced_machines, find_
 from orchestrator.nodes.first_login import authorize
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import UsageError
-from tests.contract.sshd import ADDRESS, free_port, sshd
+from tests.contract.sshd import ADDRESS, command_of, free_port, sshd
 from tests.contract.test_trust import saying, serving
 
 RIGHT = "correct horse"
@@ -67,7 +67,7 @@ class _Server(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         def run() -> None:
             with suppress(OSError, EOFError):  # EOFError: the client has hung up
-                if brings := b"authorized_keys" in command:
+                if brings := "authorized_keys" in " ".join(command_of(channel)):
                     with channel.makefile("r") as sent:
                         self._machine.keys.append(sent.readline().strip())
                 channel.send_exit_status(0 if brings else 127)

@@ -14,10 +14,12 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.nodes import host_keys
-from orchestrator.nodes.ssh import SshNode, _feed
+from orchestrator.nodes.interface import CommandOutput
+from orchestrator.nodes.login_shell import FIRST
+from orchestrator.nodes.ssh import SshNode, _Ended, _feed
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from orchestrator.specs.reach import Reach
-from tests.contract.sshd import ADDRESS, Server, free_port, sshd
+from tests.contract.sshd import ADDRESS, Server, command_of, free_port, sshd
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +171,8 @@ class DropsTheFirstSession(paramiko.ServerInterface):
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         def end() -> None:
-            assert channel.recv(1) == b""  # the end of stdin, which follows the answer to this request
+            assert command_of(channel) == ["true"]
+            assert channel.recv(1) == b""  # the end of stdin
             channel.send_exit_status(0)
             channel.close()
 
@@ -303,6 +306,7 @@ def test_a_connection_that_ends_while_stdin_is_sent_raises_nothing_in_that_threa
         def _send_eof(self) -> None:
             raise error
 
-    channel = Cut()
-    _feed(channel, [b"one", b"two"])  # type: ignore[arg-type]
-    assert channel.sent == b"onetwo"
+    channel, ended = Cut(), _Ended(errors=CommandOutput(["cat"], "alpha"))
+    ended.preface.strip(b"orch-sh-ready\n")
+    _feed(channel, ["cat"], [b"one", b"two"], ended)  # type: ignore[arg-type]
+    assert channel.sent == FIRST + b"#cat\nonetwo"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.nodes import host_keys
-from orchestrator.nodes.ssh import SshNode
+from orchestrator.nodes.proxy_command import expanded
+from orchestrator.nodes.ssh import SshNode, shown_key
 from orchestrator.nodes.ssh_config import SshSettings, settings_for
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.reach import Reach
 from tests.contract.sshd import ADDRESS, Server, free_port, sshd
 
 
@@ -126,11 +130,73 @@ def test_jump_hosts_in_a_circle_are_refused(own: Server) -> None:
         SshNode(ALIAS).open()
 
 
-def test_another_proxy_command_is_refused_with_the_reason(own: Server) -> None:
-    configure(f"Host lab1\n{reached(own, then='ProxyCommand nc %h %p')}")
-    with pytest.raises(NodeUnreachableError, match="ProxyCommand that is not `ssh -W`") as raised:
+RELAY = """\
+import os, select, socket, sys
+sys.stderr.write(" ".join(sys.argv[1:]) + "\\n")
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as there:
+    while True:
+        for one in select.select([0, there], [], [])[0]:
+            data = there.recv(65536) if one is there else os.read(0, 65536)
+            if not data:
+                sys.exit()
+            os.write(1, data) if one is there else there.sendall(data)
+"""
+
+
+def relay(folder: Path) -> str:
+    """A ProxyCommand that leads to the address and port that it is given, and writes its process id."""
+    file = folder / "relay.py"
+    file.write_text(f"import os\nopen({str(folder / 'pid')!r}, 'w').write(str(os.getpid()))\n{RELAY}")
+    return f"{sys.executable} {file}"
+
+
+def test_a_proxy_command_is_run_as_ssh_runs_it_and_ends_with_the_connection(own: Server, tmp_path: Path) -> None:
+    configure(f"Host lab1\n{reached(own, then=f'ProxyCommand {relay(tmp_path)} %h %p %r %n 100%%')}")
+    assert greets(ALIAS) == "hello"
+    number = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
+    _, _, key = shown_key(ALIAS, timeout_s=5)
+    assert key.get_base64() in own.host_key.public
+
+
+def test_the_first_jump_host_may_have_a_proxy_command(own: Server, tmp_path: Path) -> None:
+    hop = reached(own, then=f"ProxyCommand {relay(tmp_path)} %h %p")
+    configure(f"Host lab1\n{reached(own, then='ProxyJump hop')}Host hop\n{hop}")
+    assert greets(ALIAS) == "hello"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sh -c 'echo log in first >&2; exit 3'", r"log in first \(exit code 3\)"),
+        ("/nowhere/cloudflared access ssh", r"127\)"),
+        ("echo this is no SSH server", "exit code 0"),
+    ],
+)
+def test_a_proxy_command_that_fails_says_why(own: Server, command: str, said: str) -> None:
+    configure(f"Host lab1\n{reached(own, then=f'ProxyCommand {command}')}")
+    with pytest.raises(NodeUnreachableError, match=said) as raised:
         SshNode(ALIAS).open()
-    assert "ProxyJump HOST" in raised.value.hint
+    assert raised.value.reach is Reach.PROXY_COMMAND
+    with pytest.raises(NodeUnreachableError, match=said):
+        shown_key(ALIAS, timeout_s=5)
+
+
+@pytest.mark.parametrize("line", ["ProxyCommand nc %h %x", "ProxyCommand nc %h %p\n  ProxyUseFdpass yes"])
+def test_a_proxy_command_that_only_ssh_could_run_is_refused(own: Server, line: str) -> None:
+    configure(f"Host lab1\n{reached(own, then=line)}")
+    with pytest.raises(ConfigError, match=r"ProxyCommand|ProxyUseFdpass"):
+        settings_for("lab1", None, None, None)
+
+
+def test_no_value_reaches_the_shell_of_a_proxy_command_but_as_a_word() -> None:
+    assert expanded("nc %h %p # %%", {"h": "lab-1.lan", "p": "22"}) == "nc lab-1.lan 22 # %"
+    for value in ("a;id", "$(id)", "a b", "-oX", "`id`", "", "a\nb"):
+        with pytest.raises(ConfigError, match="is not run with"):
+            expanded("nc %h", {"h": value})
 
 
 def test_a_mistake_in_the_configuration_is_told_with_its_line(own: Server) -> None:

@@ -125,10 +125,14 @@ def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str
             has_data={"yes": True, "no": False}.get(values.get("data", "")),
             newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
-    except (KeyError, ValueError) as error:
+    except KeyError as error:
         raise CommandFailedError(
-            f"its answer to the facts script is not understood: {error!r}", node=name, hint="is its shell POSIX?"
+            f"its answer to the facts script has no line {error.args[0]}=",
+            node=name,
+            hint="on it: uname -nrm; id; nproc; cat /proc/meminfo   # programs that a node needs",
         ) from error
+    except ValueError as error:
+        raise CommandFailedError(f"its answer to the facts script is not understood: {error}", node=name) from error
 
 
 def _seconds(text: str, now: float) -> float:

@@ -117,6 +117,8 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "reach.no_key": partial(unreached, Reach.NO_KEY),
     "reach.identity_missing": partial(unreached, Reach.IDENTITY_MISSING),
     "reach.key_locked": partial(unreached, Reach.KEY_LOCKED),
+    "reach.proxy_command": partial(unreached, Reach.PROXY_COMMAND),
+    "reach.shell": partial(unreached, Reach.SHELL),
     "reach.failed": partial(unreached, Reach.OTHER),
     "reach.slow": partial(beta, round_trip_ms=340.0),
     "reach.same_address": partial(beta, facts={"address": lan.address_of("alpha")}),

@@ -1,0 +1,78 @@
+"""Commands on a machine, whatever the login shell of its account: sh, csh, fish, or one with startup files that print.
+
+sshd hands one line to that shell. Here it is a constant that all shells read alike, and starts `sh`, which reads the
+command from its stdin: so no word of a command is ever quoted for a shell that is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from threading import Event
+
+_READY = "orch-sh-ready"
+_REPLACED = 97
+"""Exit code of another program in place of `sh` that took our first line for a command."""
+_FIRST = f"exit {_REPLACED}"
+START = (
+    f'sh -c \'IFS= read -r line; test "$line" = "{_FIRST}" || {_FIRST}; echo {_READY}; echo {_READY} >&2; '
+    'IFS= read -r line; eval "exec $(printf %b "${line#?}")"\''
+)
+"""Without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own."""
+FIRST = f"{_FIRST}\n".encode()
+_MARK = f"{_READY}\n".encode()
+_KEPT = 4096
+STARTUP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or config.fish"
+
+
+def second_line(argv: Sequence[str]) -> bytes:
+    """The command for `sh`, in one line of ASCII, as a comment: no other shell that reads it would run it.
+
+    `read` takes it byte by byte from a pipe, so what follows in stdin is the command's own.
+    """
+    words = os.fsencode(shlex.join(argv))
+    plain = (chr(byte) if 31 < byte < 127 and byte != 92 else f"\\0{byte:03o}" for byte in words)
+    return f"#{''.join(plain)}\n".encode()
+
+
+class Preface:
+    """One output stream of a session: separates what the startup files print from what the command prints."""
+
+    def __init__(self) -> None:
+        self.ended = Event()
+        """Set once `sh` has started; also at the end of the session."""
+        self.seen = False
+        self._before = b""
+
+    def strip(self, chunk: bytes) -> bytes:
+        """The part of the chunk that is the command's output."""
+        if self.seen:
+            return chunk
+        before, mark, rest = (self._before + chunk).partition(_MARK)
+        self._before = before[-_KEPT:]
+        if mark:
+            self.seen = True
+            self.ended.set()
+        return rest
+
+    @property
+    def last_line(self) -> str:
+        """The last line before the command's output, harmless to a terminal."""
+        lines = self._before.decode(errors="replace").split("\n")
+        line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return "".join(one if one.isprintable() else "?" for one in line[:200])
+
+
+def why_no_shell(exit_code: int, said: str) -> tuple[str, str]:
+    """Reason and fix where the session ended and `sh` never started. `said`: last line of its output."""
+    if exit_code == _REPLACED:
+        return (
+            f"another program ran in place of its shell: a startup file ({STARTUP_FILES}) replaces the shell of every "
+            "session, as an unguarded `exec fish` does",
+            "let it do so on a terminal only: [ -t 0 ] && exec fish",
+        )
+    return (
+        f"its login shell runs no commands (exit code {exit_code}){f': {said}' if said else ''}",
+        f"on it: sudo chsh -s /bin/bash USER; or another `user:`; or a startup file ({STARTUP_FILES}) that ends it",
+    )
