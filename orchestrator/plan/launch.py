@@ -50,6 +50,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         own_code=request.own_code,
         code_digest=request.code_digest,
         code_origin=request.code_origin,
+        one_computer=_is_one_computer([facts[node.name] for node in order]),
         cluster=request.cluster,
         agent_digest=request.agent_digest,
         away=request.away,
@@ -93,6 +94,11 @@ def _node_plans(
         )
         parts.append(plan_node(request, identity, node, own, place))
     return tuple(parts)
+
+
+def _is_one_computer(facts: Sequence[NodeFacts]) -> bool:
+    """Whether the nodes share a kernel; one node alone has no others to share it with."""
+    return len(facts) > 1 and len({one.boot_id for one in facts}) == 1 and facts[0].boot_id != ""
 
 
 def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_note: str) -> Iterator[str]:

@@ -153,6 +153,8 @@ class NodeFacts:
     """IPv4 address that the ranks use; host names are resolved once, on the controller."""
     hostname: str = ""
     machine_id: str = ""
+    boot_id: str = ""
+    """Id of the running kernel: simulated machines of one computer share it."""
     user: str = ""
     uid: int = 1000
     gid: int = 1000

@@ -61,6 +61,8 @@ class Plan(RunSettings):
     code_digest: str = ""
     code_origin: str = ""
     """Its folder on the controller, and the digest of its content: a node that joins later gets the same."""
+    one_computer: bool = False
+    """Whether all nodes are simulated by one computer, whose cores they share: none of them is a slow machine."""
     cluster: str = ""
     """Cluster whose scheduler starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""

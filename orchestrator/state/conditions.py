@@ -119,10 +119,12 @@ def slow_node(state: RunState) -> Condition | None:
     if leader is None or leader.part.progress is None:
         return None
     names = [one.name for one in state.members]
-    if slow := slow_ranks(leader.part.progress, names):
+    is_lab = state.plan is not None and state.plan.one_computer
+    if not is_lab and (slow := slow_ranks(leader.part.progress, names)):
         used = next((one.usage for one in state.members if one.name == slow[0].node), None)
-        cluster: dict[str, Scalar] = {"cluster": state.plan.cluster, "nnodes": state.plan.nnodes} if state.plan else {}
-        return _slow_rank(slow[0], used, cluster)
+        run: dict[str, Scalar] = {"cluster": state.plan.cluster, "nnodes": state.plan.nnodes} if state.plan else {}
+        run["others"] = ",".join(name for name in names if name != slow[0].node)
+        return _slow_rank(slow[0], used, run)
     waiting, exchanging = (leader.part.shares.get(name, 0.0) for name in ("waiting", "exchanging"))
     if waiting >= WAITING:
         return Condition(code=Code.SLOW_DATA, severity="warning", node=leader.name, values={"share": waiting})
@@ -133,8 +135,8 @@ def slow_node(state: RunState) -> Condition | None:
     return None
 
 
-def _slow_rank(slow: SlowRank, used: ResourceUsage | None, cluster: Mapping[str, Scalar]) -> Condition:
-    values: dict[str, Scalar] = {"ratio": slow.ratio, "label": slow.label, "balanced": slow.balanced, **cluster}
+def _slow_rank(slow: SlowRank, used: ResourceUsage | None, run: Mapping[str, Scalar]) -> Condition:
+    values: dict[str, Scalar] = {"ratio": slow.ratio, "label": slow.label, "balanced": slow.balanced, **run}
     slowed = next((gpu for gpu in used.gpus if gpu.slowed_by), None) if used else None
     code = Code.SLOW_COMPUTE
     if slowed:

@@ -23,7 +23,7 @@ class FollowLines:
     def __init__(self) -> None:
         self._shown: dict[Key, Condition] = {}
         self._looked = 0.0
-        self._once: set[Key] = set()
+        self._once: set[Code] = set()
         self._start: Start | None = None
 
     def after(self, run_event: RunEvent, state: RunState, now: float) -> list[str]:
@@ -39,11 +39,11 @@ class FollowLines:
         conditions = {_key(one): one for one in judged.conditions if one.code not in SHOWN_OTHERWISE}
         for key, one in conditions.items():
             known = self._shown.get(key)
-            if key in self._once:
+            if one.code in self._once:
                 continue
             if known is None or SEVERITIES.index(one.severity) > SEVERITIES.index(known.severity):
                 lines += condition_lines(one, state.run_id)
-        self._once |= {key for key, one in conditions.items() if one.code in SHOWN_ONCE}
+        self._once |= {one.code for one in conditions.values() if one.code in SHOWN_ONCE}
         gone = [one for key, one in self._shown.items() if key not in conditions]
         start = state.attempt, state.claim, state.restarts
         is_same = start == self._start

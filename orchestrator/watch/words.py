@@ -128,6 +128,9 @@ def _slow(condition: Condition, run_id: str) -> tuple[str, str]:
     part = "its part is as small as --shares auto makes it" if is_small else "--shares auto gives it a smaller part"
     text += f"; {part}"
     if not (cluster := _text(condition, "cluster")):
+        others = [one for one in _text(condition, "others").split(",") if one]
+        if others and (ratio or 0.0) > (len(others) + 1) / len(others):  # else the others' larger parts take longer
+            return text, f"orch restart {run_id} --nodes {_word(','.join(others))}   # without {node}"
         return text, f"orch doctor --nodes {_word(node)}"
     job = ClusterJob(cluster=cluster, nodes=round(_number(condition, "nnodes") or 1))
     return f"{text}; without it: {job.without(node)}, then: orch restart {run_id}", f"orch doctor {job.on}"
@@ -272,7 +275,7 @@ SHOWN_OTHERWISE = (
 
 
 SHOWN_ONCE = (Code.SLOW_COMPUTE, Code.SLOW_LINK, Code.SLOW_DATA, Code.THROTTLED, Code.SWAPPING)
-"""Conditions of a node that come and go: such a command has one line about each."""
+"""Conditions that come and go, on one node after another: such a command has one line about each kind."""
 
 
 def over_words(condition: Condition) -> str:

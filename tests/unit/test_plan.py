@@ -224,6 +224,15 @@ def test_agents_of_two_attempts_planned_at_once_do_not_share_a_port() -> None:
     assert {plan.master_port for plan in plans} == {12355}
 
 
+@pytest.mark.parametrize(
+    ("boots", "one"), [(("a", "a"), True), (("a", "b"), False), (("", ""), False), (("a",), False)]
+)
+def test_nodes_that_share_a_kernel_are_one_computer(boots: tuple[str, ...], one: bool) -> None:
+    facts = {name: lan.facts(name, boot_id=boot) for name, boot in zip(lan.NAMES, boots, strict=False)}
+    request = LaunchRequest(project="orch", nodes=tuple(lan.spec(name) for name in facts))
+    assert plan_launch(request, facts, lan.IDENTITY).one_computer is one
+
+
 def test_containers_have_the_least_privilege() -> None:
     words = " ".join(run_words(lan.plan().nodes[0].container))
     for held in (

@@ -10,6 +10,7 @@ import pytest
 from contract.cost_model.forecast import Forecast, ForecastRow
 from contract.events import StepDone
 from contract.resources import GpuUsage, ResourceUsage
+from orchestrator.state.condition import Code, Condition
 from orchestrator.state.conditions import slow_node
 from orchestrator.state.facts import NodeAnswered
 from orchestrator.state.line_reduce import share_of
@@ -65,6 +66,35 @@ TIMES = "gamma takes 2.4 x the others' time for its part of a step"
 )
 def test_a_slow_rank_and_what_slows_it(used: ResourceUsage, code: str, text: str) -> None:
     assert found(state_after(step(dict(SLOW)), used)) == (code, "gamma", text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "command"),
+    [
+        (1.2, f"orch restart {RUN_ID} --nodes alpha,beta   # without gamma"),
+        (0.752, f"orch restart {RUN_ID}"),
+        (0.748, ""),
+    ],
+)
+def test_the_next_command_leaves_it_out_where_the_others_are_faster_without_it(seconds: float, command: str) -> None:
+    """Two of three nodes take 1.5 times as long for what it did."""
+    condition = slow_node(state_after(step({**SLOW, "gamma": seconds})))
+    assert (condition is None) == (not command)
+    assert condition is None or words(condition, RUN_ID).command.startswith(command)
+
+
+def test_of_two_nodes_a_slow_one_helps() -> None:
+    values = {"ratio": 1.8, "label": "beta", "others": "alpha"}
+    condition = Condition(code=Code.SLOW_COMPUTE, severity="warning", node="beta", values=values)
+    assert words(condition, RUN_ID).command == "orch doctor --nodes beta"
+
+
+def test_a_machine_of_a_lab_is_not_slow() -> None:
+    """Those on one computer share its cores, and each is the slowest in turn."""
+    state = state_after(step(dict(SLOW)))
+    assert state.plan is not None
+    state.plan = replace(state.plan, one_computer=True)
+    assert slow_node(state) is None
 
 
 def test_the_rank_that_reports_waits_for_data() -> None:

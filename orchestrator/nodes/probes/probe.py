@@ -25,6 +25,7 @@ say identity "$(id)"
 say home "$HOME"
 say cpus "$(nproc)"
 [ -r /etc/machine-id ] && read -r machine_id </etc/machine-id; say machine_id "$machine_id"
+[ -r /proc/sys/kernel/random/boot_id ] && read -r boot_id </proc/sys/kernel/random/boot_id; say boot_id "$boot_id"
 while read -r key kib _; do [ "$key" = MemTotal: ] && say memory_kib "$kib" && break; done </proc/meminfo
 place=$workspace; until [ -d "$place" ] || [ -z "$place" ]; do place=${place%/*}; done
 say disk "$(df -Pk "${place:-/}" 2>/dev/null | { read -r _; read -r line; printf %s "$line"; })"
@@ -106,6 +107,7 @@ def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str
             address=address,
             hostname=hostname,
             machine_id=values["machine_id"],
+            boot_id=values.get("boot_id", ""),
             user=identity["user"] or "",
             uid=int(identity["uid"]),
             gid=int(identity["gid"]),
