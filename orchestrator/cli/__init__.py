@@ -147,7 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OrchError as error:
             return report_error(error)
         except (typer.Abort, KeyboardInterrupt):
-            sys.stderr.write("interrupted\n")
+            from orchestrator.cli.interrupted import after_interrupt
+
+            left = after_interrupt(invocation.current.command)
+            sys.stderr.write(f"interrupted{f': {left}' if left else ''}\n")
             return EXIT_INTERRUPTED
         except SystemExit as ended:  # of a completion
             return ended.code if isinstance(ended.code, int) else 0
@@ -194,6 +197,12 @@ def _options_of(command: str) -> dict[str, bool]:
 
 class _GroupedHelp(TyperGroup):
     """The program, whose help begins with its commands; `orch help all` shows the summaries of all of them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Typer would end without a word
+            raise typer.Abort from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)

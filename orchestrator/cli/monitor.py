@@ -61,9 +61,10 @@ def monitor(
     try:
         if once or as_json or not has_screen():
             return _lines(feed, interval, once=once, as_json=as_json)
-        return _screen(feed, interval)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        code = _screen(feed, interval)
+        if code == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
+        return code
     finally:
         feed.close()
 

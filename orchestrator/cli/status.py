@@ -14,7 +14,7 @@ import typer
 from orchestrator.cli.context import known_nodes
 from orchestrator.cli.options import InventoryOption, Output, RunArgument
 from orchestrator.cli.report import report_error, say
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, OrchError, PartialError, RunFailedError
+from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, RunFailedError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,24 +77,21 @@ def status(
 def _watch(nodes: Sequence[Node], run: str | None, output: Output, every_s: float) -> int:
     """Show the status until the run has ended: on a terminal in the same place, elsewhere again."""
     shown: _Shown | None = None
-    try:
-        with _drawing(output) as draw:
-            while shown is None or not shown.over:
-                if shown:
-                    time.sleep(every_s)
-                try:
-                    shown = _look(nodes, run, output)
-                except OrchError as error:
-                    if shown is None:
-                        raise
-                    report_error(error)  # the next look may find it
-                    continue
-                if draw:
-                    draw(_as_one(shown))
-                else:
-                    output.write(shown.data, shown.names, shown.view)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    with _drawing(output) as draw:
+        while shown is None or not shown.over:
+            if shown:
+                time.sleep(every_s)
+            try:
+                shown = _look(nodes, run, output)
+            except OrchError as error:
+                if shown is None:
+                    raise
+                report_error(error)  # the next look may find it
+                continue
+            if draw:
+                draw(_as_one(shown))
+            else:
+                output.write(shown.data, shown.names, shown.view)
     return shown.code
 
 

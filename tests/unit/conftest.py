@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli import build_app, main
 from orchestrator.cli.consent import answering_by
 from orchestrator.cli.launching.command_words import look, looking_by
 from orchestrator.cli.launching.supervise import spawning_by
@@ -114,3 +114,22 @@ def detached(orch: Orch, here: lan.Lan, name: str = "first") -> str:
     ran = orch("launch", "--detach", "--json", "--name", name, on=here)
     assert ran.code == 0
     return str(json_data(ran.out)["run_id"])
+
+
+def options() -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Every command there is, with its options."""
+
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+        if hasattr(command, "commands"):
+            for name, inner in command.commands.items():
+                yield from walk(inner, (*path, name))
+        else:
+            yield path, {option for one in command.params for option in one.opts}
+
+    yield from walk(build_app(None), ())
+
+
+@pytest.fixture
+def all_options(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], set[str]]:
+    monkeypatch.setenv("_ORCH_COMPLETE", "all commands are loaded")
+    return dict(options())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli import build_app
 from orchestrator.cli.consent import agreed, answering_by, chosen
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.lab.state import lab_folder
@@ -138,25 +137,6 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
 WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
 """`prepare` makes data and has no state to report."""
 each_way = pytest.mark.parametrize(("command", "as_json"), WAYS, ids=lambda words: " ".join(words) or "words")
-
-
-def options() -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Every command there is, with its options."""
-
-    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-        if hasattr(command, "commands"):
-            for name, inner in command.commands.items():
-                yield from walk(inner, (*path, name))
-        else:
-            yield path, {option for one in command.params for option in one.opts}
-
-    yield from walk(build_app(None), ())
-
-
-@pytest.fixture
-def all_options(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], set[str]]:
-    monkeypatch.setenv("_ORCH_COMPLETE", "all commands are loaded")
-    return dict(options())
 
 
 def test_every_command_that_asks_is_in_the_table(all_options: dict[tuple[str, ...], set[str]]) -> None:
