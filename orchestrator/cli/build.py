@@ -138,8 +138,18 @@ def build(
         additions=read_additions(loaded.inventory.image.model_copy(update=files)),
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
         version=installed_version(),
+        log=_new_log(),
     )
     return _build(options, specs, command_to_add("torchvision", loaded.inventory.image.requirements), output, yes=yes)
+
+
+def _new_log() -> Path:
+    """Return the file for the whole output of pip and apt; the one of the last build is removed."""
+    from platformdirs import user_state_path
+
+    log = user_state_path("orch") / "logs" / "build.log"
+    log.unlink(missing_ok=True)
+    return log
 
 
 def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: Output, *, yes: bool) -> int:

@@ -109,6 +109,8 @@ class Progress:
     text: str
     done: int = 0
     total: int = 0
+    left_s: float | None = None
+    """Estimate of the remaining time; `done` of `total` is then a share, not bytes."""
 
 
 Login = Mapping[str, str]

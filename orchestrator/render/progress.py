@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 
@@ -18,8 +19,9 @@ from orchestrator.nodes.interface import Progress
 from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 
-EVERY_S = 10.0
-"""Between two plain lines of one node about the same thing."""
+EVERY_S, LONG_EVERY_S = 10.0, 30.0
+"""Between two plain lines about the same thing; the second once it has taken `LONG_S`."""
+LONG_S = 60.0
 STEADY_S = 2.0
 """Seconds of a transfer before its rate is shown."""
 LONGEST = 120
@@ -48,7 +50,9 @@ class ProgressView:
         self._clock = clock
         self._lock = Lock()
         self._rows: dict[str, TaskID] = {}
-        self._said: dict[str, tuple[float, str]] = {}
+        self._states: dict[str, _State] = {}
+        self._said: dict[str, tuple[float, float]] = {}
+        """Time of the newest plain line with this text, and of the first one."""
         self._begun: dict[str, tuple[str, float, int]] = {}
         """Action of each node, its begin, and the bytes done by then: a copy that continues begins with some."""
         self._bars: Bars | None = None
@@ -95,7 +99,7 @@ class ProgressView:
             self._begun[node] = (text, now, progress.done)
             return ""
         passed, moved = now - since, progress.done - before
-        if not _amount(progress) or passed < STEADY_S or moved <= 0:
+        if progress.left_s is not None or not _amount(progress) or passed < STEADY_S or moved <= 0:
             return ""
         left_s = passed * (progress.total - progress.done) / moved
         return f", {moved / passed / MB:.1f} MB/s" + (f", {duration(left_s)} left" if left_s > 0 else "")
@@ -116,22 +120,47 @@ class ProgressView:
         )
 
     def _say(self, node: str, text: str, progress: Progress, amount: str) -> None:
-        """A builder's own lines are shown where they begin something; a transfer now and then, and at its end."""
-        if text.startswith(
-            ("--->", "Removing intermediate", "Get:", "Selecting", "Preparing", "Unpacking", "Setting up")
-        ):
+        """A line where a node begins something else. Several that do the same have one line about how far they are, now
+        and then, and each has one at its end."""
+        now, before = self._clock(), self._states.get(node)
+        self._states[node] = state = _State(text, progress, amount)
+        same = [name for name, one in self._states.items() if one.text == text and not one.ended]
+        begins = before is None or before.text != text
+        if begins and same in ([], [node]):
+            self._said.pop(text, None)
+        printed, since = self._said.get(text, (-LONG_EVERY_S, now)) if progress.total or not begins else (-EVERY_S, now)
+        if before and before.ended and not begins:
             return
-        now = self._clock()
-        last, what = self._said.get(node, (-EVERY_S, ""))
-        ended = bool(progress.total) and progress.done >= progress.total
-        if what == text and not ended and now - last < EVERY_S:
+        if not state.ended and now - printed < (LONG_EVERY_S if now - since >= LONG_S else EVERY_S):
             return
-        self._said[node] = (now, text)
+        self._said[text] = (now, since)
+        if len(same) > 1 and progress.total and not state.ended:
+            node = ", ".join(same)
+            amount = min((self._states[name] for name in same), key=lambda one: one.share).amount
         self._console.print(f"{node}: {text[:LONGEST]} {amount}".rstrip(), markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a node does now."""
+
+    text: str
+    progress: Progress
+    amount: str
+
+    @property
+    def share(self) -> float:
+        return self.progress.done / max(1, self.progress.total)
+
+    @property
+    def ended(self) -> bool:
+        return self.progress.left_s is None and self.share >= 1
 
 
 def _amount(progress: Progress) -> str:
     """Bytes in a unit that suits the total, which may not be known; empty where other things are counted."""
+    if progress.left_s is not None:
+        return f"{100 * progress.done / progress.total:.0f} %, about {duration(progress.left_s)} left"
     most = progress.total or progress.done
     if most < MB // 100:
         return ""

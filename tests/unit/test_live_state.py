@@ -231,7 +231,9 @@ def test_the_node_that_the_others_wait_for_has_a_note(running: Watched) -> None:
     running.write("alpha", StepDone(step=5, compute_s={"alpha": 0.5, "beta": 0.5, "gamma.0": 1.0, "gamma.1": 1.5}))
     gamma = running.node("gamma")
     assert (gamma.slow, gamma.note, gamma.compute_s) == ("compute", "slowest: compute", 1.5)
-    assert [one.command for one in running.run.conditions if one.node] == ["orch doctor --nodes gamma"]
+    assert [one.command for one in running.run.conditions if one.node] == [
+        f"orch restart {running.run.run_id} --nodes alpha,beta   # without gamma"
+    ]
 
 
 def test_log_lines_are_bounded_and_their_numbers_begin_again_with_an_attempt(running: Watched) -> None:

@@ -95,7 +95,7 @@ HEAD = """\
 """
 WIDE = f"""{HEAD}\
  ! gamma takes 3.0 x the others' time for its part of a step; --shares auto gives it a smaller part
-   → orch doctor --nodes gamma
+   → orch restart r1 --nodes alpha,beta   # without gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  part of step  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0         0.5 s
@@ -104,7 +104,7 @@ WIDE = f"""{HEAD}\
 MIDDLE = f"""{HEAD}\
  ! gamma takes 3.0 x the others' time for its part of a step; --shares auto
    gives it a smaller part
-   → orch doctor --nodes gamma
+   → orch restart r1 --nodes alpha,beta   # without gamma
  #  node   state     CPU     memory  disk MiB/s  net MiB/s  note
  0  alpha  running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
  1  beta   running  40 %  1.0/4.0 G     0.0/0.0    0.0/0.0
@@ -116,7 +116,7 @@ NARROW = """\
  loss █▇▅▃▁ 0
  ! gamma takes 3.0 x the others' time
    for its part of a step; --shares …
-   → orch doctor --nodes gamma
+   → orch restart r1 --nodes alpha,bet…
  node   state     CPU     memory
  alpha  running  40 %  1.0/4.0 G
  beta   running  40 %  1.0/4.0 G
@@ -129,7 +129,7 @@ TINY = """\
  loss █▆▄▁ 0
  ! gamma takes 3.0
    x the others' …
-   → orch doctor -…
+   → orch restart …
  node   state
  alpha  running
  beta   running

@@ -72,7 +72,7 @@ def test_the_rate_of_a_copy_that_continues_counts_what_it_moves() -> None:
         view.notify("beta", Progress(text="receiving", done=5, total=10))  # files, not bytes
         view.notify("gamma", Progress(text="bringing the run's data", done=30_000_000))  # the total is not known
         view.notify("epsilon", Progress(text="copying", done=12_000, total=34_400))
-        view.notify("delta", Progress(text="receiving", done=2_000_000_000, total=12_000_000_000))
+        view.notify("delta", Progress(text="pulling", done=2_000_000_000, total=12_000_000_000))
     assert screen.lines == [
         "alpha: receiving 900.0 of 1000.0 MB",
         "alpha: receiving 910.0 of 1000.0 MB, 1.0 MB/s, 1.5 min left",
@@ -80,22 +80,47 @@ def test_the_rate_of_a_copy_that_continues_counts_what_it_moves() -> None:
         "beta: receiving",
         "gamma: bringing the run's data 30.0 MB",
         "epsilon: copying 12 of 34 kB",
-        "delta: receiving 2.0 of 12.0 GB",
+        "delta: pulling 2.0 of 12.0 GB",
     ]
 
 
-def test_a_builders_chatter_is_left_out_and_its_steps_are_cut() -> None:
+def test_a_long_text_is_cut_and_one_of_control_characters_left_out() -> None:
     screen = Screen()
     with screen.view as view:
-        for text in (
-            "Step 3/24 : RUN " + "x" * 300,
-            " ---> 8838f93ad425",
-            "Removing intermediate container 1",
-            "\x1b[2J",
-        ):
+        for text in ("x" * 300, "\x1b[2J"):
             view.notify("alpha", Progress(text=text))
-    assert len(screen.lines) == 1
-    assert len(screen.lines[0]) == len("alpha: ") + 120
+    assert screen.lines == ["alpha: " + "x" * 120]
+
+
+def test_nodes_that_copy_at_once_have_one_line_of_the_last_of_them_and_each_one_at_its_end() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for tenth in range(101):
+            screen.now = tenth / 4
+            for node, rate in (("alpha", 40), ("beta", 10), ("gamma", 30)):
+                view.notify(
+                    node, Progress(text="sending", done=min(400, tenth * rate // 10) * 1_000_000, total=400_000_000)
+                )
+    assert screen.lines == [
+        "alpha: sending 0.0 of 400.0 MB",
+        "alpha, beta, gamma: sending 39.0 of 400.0 MB, 4.0 MB/s, 1.5 min left",
+        "alpha, beta, gamma: sending 79.0 of 400.0 MB, 4.0 MB/s, 80 s left",
+        "alpha: sending 400.0 of 400.0 MB, 16.0 MB/s",
+    ]
+
+
+def test_after_a_minute_lines_are_rarer() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for second in range(181):
+            screen.now = float(second)
+            view.notify(
+                "alpha",
+                Progress(text="building the image: torch (2 of 5)", done=second // 4, total=100, left_s=200.0 - second),
+            )
+    assert len(screen.lines) == 10
+    assert screen.lines[0] == "alpha: building the image: torch (2 of 5) 0 %, about 3.3 min left"
+    assert screen.lines[-1] == "alpha: building the image: torch (2 of 5) 42 %, about 30 s left"
 
 
 def test_every_node_has_its_own_pace() -> None:

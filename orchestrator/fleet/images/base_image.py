@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -36,13 +35,14 @@ def ensure_base(node: Node, reference: str, notify: Notify) -> None:
     if reference != DEFAULT_BASE or node.engine.image(reference):
         return
     try:
-        _pull(node.engine, reference, lambda text: notify(node.name, Progress(text=text)))
+        notify(node.name, Progress(text=f"pulling {PULLED}"))
+        _pull(node.engine, reference)
     except EngineError as error:
         notify(node.name, Progress(text=f"no image registry ({error.message}); making the base from Debian's packages"))
         _import_packages(node, reference, notify)
 
 
-def _pull(engine: Engine, reference: str, say: Callable[[str], None]) -> None:
+def _pull(engine: Engine, reference: str) -> None:
     """A build of one line, which pulls and tags. Given up after `SILENCE_S` without an answer from the registry."""
     heard: SimpleQueue[str | OrchError | None] = SimpleQueue()
 
@@ -65,7 +65,6 @@ def _pull(engine: Engine, reference: str, say: Callable[[str], None]) -> None:
             raise word
         if word is None:
             return
-        say(word)
 
 
 def _import_packages(node: Node, reference: str, notify: Notify) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out, results_of
 from orchestrator.fleet.images.base_image import ensure_base
 from orchestrator.fleet.images.build_context import Site, archive_of, packed, source_commit, source_files, wheels_for
+from orchestrator.fleet.images.build_output import BuildOutput, steps_of
 from orchestrator.fleet.images.distribute_image import Registry, distribute
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.nodes.probes import nvidia_smi
@@ -33,8 +34,6 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _PACKAGES_HINT = "change the requirement that pip names, then run it again; torch is the image's own and stays as it is"
 _TORCHVISION_HINT = "; if pip names torchvision: add a line torchvision, and PyTorch's own index is asked for it"
 _OWN_DOCKERFILE = "Dockerfile.of-the-project"
-LAST_LINES = 15
-"""Last lines of a builder's output shown when a build fails: the error itself names only the command."""
 
 _ASK = """\
 import importlib.metadata, json, platform, sys, torch
@@ -67,6 +66,8 @@ class BuildOptions:
     site: Site = field(default_factory=Site)
     additions: Additions = field(default_factory=Additions)
     version: str = ""
+    log: Path | None = None
+    """File for the whole output of the builders."""
 
 
 def provide_images(
@@ -163,8 +164,8 @@ def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notif
     request = BuildRequest(
         tag=recipe.content_tag, dockerfile="Dockerfile", args={}, labels=labels(recipe, found, created)
     )
-    dockerfile = archive_of({"Dockerfile": f"FROM {recipe.content_tag}\n".encode()})
-    _follow(node, request, dockerfile, lambda _node, _progress: None)  # adding labels takes no time
+    dockerfile = f"FROM {recipe.content_tag}\n".encode()
+    _follow(node, request, archive_of({"Dockerfile": dockerfile}), _Output(dockerfile=dockerfile))
     image = _present(node, recipe)
     if image is None:
         raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
@@ -184,7 +185,8 @@ def _build_own(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify
         tag=recipe.content_tag, dockerfile=DOCKERFILE, args=args, labels={}, no_cache=options.no_cache
     )
     with packed(recipe.files, options.site, wheels) as context:
-        _follow(node, request, context, notify)
+        output = _Output(dockerfile=recipe.files.get(DOCKERFILE, b""), notify=notify, log=options.log)
+        _follow(node, request, context, output)
 
 
 def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: BuildOptions, notify: Notify) -> None:
@@ -210,12 +212,15 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
         with packed(files, options.site, wheels) as context:
             lacks = below.labels.get(PACKAGE_LABELS["torchvision"]) == ""
             hint = _PACKAGES_HINT + (_TORCHVISION_HINT if lacks else "")
-            _follow(node, replace(request, args=args), context, notify, hint=hint)
+            output = _Output(dockerfile=files.get(LAYER, b""), what="your packages", notify=notify, log=options.log)
+            _follow(node, replace(request, args=args), context, output, hint=hint)
         request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
     if added.dockerfile:
         # an entry point would take the words of each container's command as its own
-        context = archive_of({**added.context, _OWN_DOCKERFILE: added.dockerfile + b"\nENTRYPOINT []\n"})
-        _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, notify)
+        own = added.dockerfile + b"\nENTRYPOINT []\n"
+        context = archive_of({**added.context, _OWN_DOCKERFILE: own})
+        output = _Output(dockerfile=own, what="your Dockerfile", notify=notify, log=options.log)
+        _follow(node, replace(request, dockerfile=_OWN_DOCKERFILE), context, output)
 
 
 def _fitting_torchvision(recipe: Recipe) -> list[str]:
@@ -289,16 +294,26 @@ def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
     return image if image and image.labels.get(LABEL_CONTENT) == recipe.content else None
 
 
-def _follow(node: Node, request: BuildRequest, context: BinaryIO, notify: Notify, hint: str = "") -> None:
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    try:
-        for progress in node.engine.build(request, context):
-            for line in redact(progress.text).splitlines():
-                last.append(line)
-                notify(node.name, Progress(text=line, done=progress.done, total=progress.total))
-    except EngineError as error:
-        output = "\n  ".join(["", *last]) if last else ""
-        raise EngineError(redact(error.message) + output, node=node.name, hint=hint or error.hint) from error
+@dataclass(frozen=True, kw_only=True)
+class _Output:
+    """What becomes of a builder's output. Without a `notify`, no progress is shown: it takes no time."""
+
+    dockerfile: bytes
+    what: str = "the result"
+    """Name of a stage without one."""
+    notify: Notify = lambda _node, _progress: None
+    log: Path | None = None
+
+
+def _follow(node: Node, request: BuildRequest, context: BinaryIO, shown: _Output, hint: str = "") -> None:
+    steps = steps_of(shown.dockerfile, shown.what)
+    with BuildOutput(node=node.name, steps=steps, notify=shown.notify, log=shown.log) as output:
+        try:
+            for progress in node.engine.build(request, context):
+                output.read(progress.text)
+        except EngineError as error:
+            lines = "\n  ".join(["", *output.last_lines()]) if output.last else ""
+            raise EngineError(redact(error.message) + lines, node=node.name, hint=hint or error.hint) from error
 
 
 def _ask(node: Node, recipe: Recipe) -> ImageVersions:

@@ -89,13 +89,19 @@ def distribute_image(
         """Save the image for the first node that needs it."""
         with lock:
             if not archives:
-                archives.append(closing.enter_context(ImageArchive(source, tags[0] if tags else image.id)))
+                saved = ImageArchive(source, tags[0] if tags else image.id, report)
+                archives.append(closing.enter_context(saved))
             return archives[0]
+
+    def report(what: str, done: int, total: int) -> None:
+        total = total or image.size_bytes
+        for name in sorted(waiting):
+            notify(name, Progress(text=what, done=min(done, total), total=total))
 
     def deliver(node: Node) -> Delivery:
         began, moved = time.monotonic(), relayed.get(node.name, 0)
         if node.engine.image(image.id) is None:
-            notify(node.name, Progress(text="waiting for the image to be saved"))
+            waiting.add(node.name)
             moved += _send(image, archive(), node, notify)
         for tag in tags:
             node.engine.tag(image.id, tag)
@@ -103,12 +109,11 @@ def distribute_image(
         took = time.monotonic() - (start if relayed.get(node.name) else began)
         return Delivery(image_id=image.id, size_bytes=image.size_bytes, moved_bytes=moved, duration_s=took)
 
-    start, relayed = time.monotonic(), dict[str, int]()
+    start, relayed, waiting = time.monotonic(), dict[str, int](), set[str]()
     with closing:
         lacking = _layers_held(image, nodes)
         if len(lacking) > 1:
-            for node, _ in lacking:
-                notify(node.name, Progress(text="waiting for the image to be saved"))
+            waiting.update(node.name for node, _ in lacking)
             with suppress(OrchError):  # the image cannot be saved or read: each node's own try shows it
                 relayed.update(_send_on(image, archive(), lacking, folders, notify))
         return fan_out(nodes, deliver, timeout_s=TRANSFER_TIMEOUT_S)
