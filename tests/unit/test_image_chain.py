@@ -8,7 +8,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -126,3 +126,15 @@ def test_an_image_that_cannot_be_saved_is_the_error_of_each_node(tmp_path: Path,
     source.save = lambda reference: iter([b"no archive"])  # type: ignore[method-assign]  # an engine that is damaged
     for outcome in distribute_image(IMAGE, ["it:1"], source, nodes, FOLDERS, ignore):
         assert "the engine's archive of it:1 cannot be read" in str(outcome.error)
+
+
+def test_nodes_that_wait_see_bytes_of_the_save_and_of_the_compression(tmp_path: Path, source: LargeEngine) -> None:
+    told: list[tuple[str, Progress]] = []
+    nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2)]
+    image = replace(IMAGE, size_bytes=9_000_000)
+    distribute_image(image, ["it:1"], source, nodes, FOLDERS, lambda *one: told.append(one))
+    for what in ("saved", "compressed"):
+        waits = [(name, one.done, one.total) for name, one in told if one.text == f"waiting for the image to be {what}"]
+        assert {name for name, _, _ in waits} == {"alpha", "beta"}
+        assert all(0 <= done < total for _, done, total in waits)
+        assert max(done for _, done, _ in waits) > 8_000_000

@@ -96,7 +96,7 @@ def distribute_image(
     def report(what: str, done: int, total: int) -> None:
         total = total or image.size_bytes
         for name in sorted(waiting):
-            notify(name, Progress(text=what, done=min(done, total), total=total))
+            notify(name, Progress(text=what, done=min(done, total - 1), total=total))
 
     def deliver(node: Node) -> Delivery:
         began, moved = time.monotonic(), relayed.get(node.name, 0)

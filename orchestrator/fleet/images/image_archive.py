@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from itertools import takewhile
 from tempfile import TemporaryFile
 from threading import Lock
@@ -75,12 +76,14 @@ class ImageArchive:
         """Approximate number of bytes that `chunks` yields."""
         needed = [layer for layer in self._spans if layer == -1 or layer >= layers_held]
         sizes = {layer: sum(end - start for start, end in self._spans[layer]) for layer in needed}
-        size = 0
-        for number, layer in enumerate(needed):
-            if layer not in self._packed:
-                self._report(COMPRESSING, sum(sizes[one] for one in needed[:number]), sum(sizes.values()))
-            size += self._compressed(layer)[1]
+        size, done, total = 0, 0, sum(sizes.values())
+        for layer in needed:
+            size += self._compressed(layer, partial(self._report_compressed, done, total))[1]
+            done += sizes[layer]
         return size
+
+    def _report_compressed(self, before: int, total: int, done: int) -> None:
+        self._report(COMPRESSING, before + done, total)
 
     def layers(self, layers_held: int) -> list[int]:
         """Layers of the archive above those that are held, base first; -1, for all else, is the last."""
@@ -110,8 +113,9 @@ class ImageArchive:
         """The archive as the engine saved it, for engines that refuse an incomplete one."""
         return self._read(self._raw, self.whole_size)
 
-    def _compressed(self, layer: int) -> tuple[IO[bytes], int]:
-        """The members of one layer as gzip, made once, on all cores: gzip members may be concatenated."""
+    def _compressed(self, layer: int, report: Callable[[int], None] = lambda _done: None) -> tuple[IO[bytes], int]:
+        """The members of one layer as gzip, made once, on all cores: gzip members may be concatenated. `report` gets
+        the number of bytes that were read."""
 
         def pack(block: tuple[int, int]) -> bytes:
             return _gzip(os.pread(self._raw.fileno(), block[1], block[0]))
@@ -123,8 +127,9 @@ class ImageArchive:
                     (at, min(_BLOCK, end - at)) for start, end in self._spans[layer] for at in range(start, end, _BLOCK)
                 )
                 with ThreadPoolExecutor(os.cpu_count()) as pool:
-                    for packed in pool.map(pack, blocks):
+                    for number, packed in enumerate(pool.map(pack, blocks)):
                         spool.write(packed)
+                        report(number * _BLOCK)
                 spool.flush()
                 self._packed[layer] = (spool, spool.tell())
             return self._packed[layer]
