@@ -51,6 +51,9 @@ class ProgressView:
         self._lock = Lock()
         self._rows: dict[str, TaskID] = {}
         self._states: dict[str, _State] = {}
+        self._gathers = False
+        self._gathered: list[tuple[str, str]] = []
+        """Nodes that are done with the same, and its text: they have one line, before the next one."""
         self._said: dict[str, tuple[float, float]] = {}
         """Time of the newest plain line with this text, and of the first one."""
         self._begun: dict[str, tuple[str, float, int]] = {}
@@ -67,6 +70,7 @@ class ProgressView:
             self._bars = Bars(*columns, console=self._console, transient=True)
 
     def __enter__(self) -> ProgressView:
+        self._gathers = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -76,6 +80,7 @@ class ProgressView:
         """End the bars: another view begins."""
         with self._lock:
             self._ended = True
+            self._write_gathered()
             if self._bars:
                 self._bars.stop()
 
@@ -126,6 +131,12 @@ class ProgressView:
         self._states[node] = state = _State(text, progress, amount)
         same = [name for name, one in self._states.items() if one.text == text and not one.ended]
         begins = before is None or before.text != text
+        shown = f"{text[:LONGEST]} {amount}".rstrip()
+        if self._gathered and self._gathered[0][1] != shown:
+            self._write_gathered()
+        if begins and state.ended and self._gathers:
+            self._gathered.append((node, shown))
+            return
         if begins and same in ([], [node]):
             self._said.pop(text, None)
         printed, since = self._said.get(text, (-LONG_EVERY_S, now)) if progress.total or not begins else (-EVERY_S, now)
@@ -136,8 +147,15 @@ class ProgressView:
         self._said[text] = (now, since)
         if len(same) > 1 and progress.total and not state.ended:
             node = ", ".join(same)
-            amount = min((self._states[name] for name in same), key=lambda one: one.share).amount
-        self._console.print(f"{node}: {text[:LONGEST]} {amount}".rstrip(), markup=False, soft_wrap=True)
+            slowest = min((self._states[name] for name in same), key=lambda one: one.share)
+            shown = f"{text[:LONGEST]} {slowest.amount}".rstrip()
+        self._console.print(f"{node}: {shown}", markup=False, soft_wrap=True)
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            names = ", ".join(name for name, _ in self._gathered)
+            self._console.print(f"{names}: {self._gathered[0][1]}", markup=False, soft_wrap=True)
+            self._gathered.clear()
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def bring_parts(data: Path, origin: Path, folder: Path, *names: str, fresh: bool
     ]
 
     def notify(node: str, progress: Progress) -> None:
-        if not progress.total:
+        if progress.total <= 1:
             told.append((node, progress.text))
 
     bring(artifact, targets, [], targets, fresh=data if fresh else None, notify=notify)

@@ -109,6 +109,18 @@ def test_nodes_that_copy_at_once_have_one_line_of_the_last_of_them_and_each_one_
     ]
 
 
+def test_nodes_that_are_done_share_a_line_that_comes_before_the_next_one() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for node in ("alpha", "beta"):
+            view.notify(node, Progress(text="data copied", done=1, total=1))
+        view.notify("gamma", Progress(text="unpacking", total=1))
+        view.notify("alpha", Progress(text="unpacking", total=1))
+        view.notify("gamma", Progress(text="has the image", done=1, total=1))
+        view.notify("alpha", Progress(text="has the image", done=1, total=1))
+    assert screen.lines == ["alpha, beta: data copied", "gamma: unpacking", "gamma, alpha: has the image"]
+
+
 def test_after_a_minute_lines_are_rarer() -> None:
     screen = Screen()
     with screen.view as view:

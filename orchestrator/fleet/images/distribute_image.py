@@ -159,7 +159,7 @@ def _send_on(
         if not folder:
             return
         names = [file.name for file in content.files[target.skipped :]]
-        notify(target.node.name, Progress(text="unpacking"))
+        notify(target.node.name, Progress(text="unpacking", total=1))
         target.node.run(["sh", "-c", _LOAD, "sh", folder, *names], timeout_s=TRANSFER_TIMEOUT_S)
 
     sent = send_folder(content, targets, notify, otherwise=lambda _target: Delivered(folder="", came=0, fed=0))
@@ -178,7 +178,7 @@ def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) 
             yield chunk
             moved += len(chunk)
             notify(node.name, Progress(text="sending", done=moved - before, total=total))
-        notify(node.name, Progress(text="unpacking"))
+        notify(node.name, Progress(text="unpacking", total=1))
 
     held = layers_in_common(image.layers, [other.layers for other in node.engine.images()])
     try:

@@ -406,7 +406,7 @@ def send_data(
         if outcome.error:
             failed.append(outcome.error)
         else:
-            notify(outcome.item.node.name, Progress(text="data copied"))
+            notify(outcome.item.node.name, Progress(text="data copied", done=1, total=1))
     if failed:
         for error in failed[1:]:
             failed[0].message += f"; {error}"
