@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from contract.cost_model.forecast import Forecast
 from contract.events import ProgressEvent, RankFailed
@@ -26,21 +26,35 @@ class RunOutcome:
     phase: Phase
     """succeeded, stopped, failed or lost; of an attempt that the next one follows, restarting."""
     failure: Failure | None = None
-    last_event: ProgressEvent | None = None
-    forecast: Forecast | None = None
-    """The predicted speed."""
     then: Replan | AddNodes | None = None
     """How the run continues; None where it ended."""
-    samples_per_step: int | None = None
-    checkpoint: bool = False
-    """Whether a checkpoint of the trainer is there to resume from."""
-    note: str = ""
-    """Sentence of the coordinator about a run that ended well."""
+    state: RunState = field(compare=False, repr=False)
+    """The state at the end: it changes with the next attempt."""
+
+    @property
+    def last_event(self) -> ProgressEvent | None:
+        """The newest report of the node that leads the run."""
+        return self.state.leader.part.progress if self.state.leader else None
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """The predicted speed."""
+        return self.state.forecast
 
     @property
     def of_forecast(self) -> float | None:
         """Last speed divided by the predicted speed."""
         return self.last_event.of_forecast if self.last_event else None
+
+    @property
+    def checkpoint(self) -> bool:
+        """Whether a checkpoint of the trainer is there to resume from."""
+        return has_checkpoint(self.state)
+
+    @property
+    def note(self) -> str:
+        """Sentence of the coordinator about a run that ended well."""
+        return (self.state.finished.note or "") if self.state.finished and not self.failure else ""
 
 
 def outcome_of(
@@ -58,17 +72,7 @@ def outcome_of(
         phase = Phase.RESTARTING if then else _phase(state)
     if phase is Phase.FAILED and failure is None:
         failure = _failure(state, plan, ended, OwnFiles(plan=plan, is_folder=is_folder))
-    leader, finished = state.leader, state.finished
-    return RunOutcome(
-        phase=phase,
-        failure=failure,
-        last_event=leader.part.progress if leader else None,
-        forecast=state.forecast,
-        then=then,
-        samples_per_step=state.samples_per_step,
-        checkpoint=has_checkpoint(state),
-        note=(finished.note or "") if finished and not failure else "",
-    )
+    return RunOutcome(phase=phase, failure=failure, then=then, state=state)
 
 
 def _phase(state: RunState) -> Phase:

@@ -25,6 +25,7 @@ from orchestrator.specs.run_events import NodeBack, NodeLost, RunLine
 from orchestrator.state.phase import Phase
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_outcome import RunOutcome
+from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch, detached
@@ -60,8 +61,8 @@ def lost(node: str = "beta", reason: str = "no answer in 5 s") -> Update:
     return NodeLost(node=node, node_rank=1, error=NodeUnreachableError(reason, node=node))
 
 
-DONE = RunOutcome(phase=Phase.SUCCEEDED)
-FAILED = RunOutcome(phase=Phase.FAILED, failure=Failure(node="beta", rank=1, exit_code=1, reason=HOSTILE, lines=()))
+DONE = RunOutcome(phase=Phase.SUCCEEDED, state=RunState(run_id="r"))
+FAILED = replace(DONE, phase=Phase.FAILED, failure=Failure(node="beta", rank=1, exit_code=1, reason=HOSTILE, lines=()))
 
 
 def test_values_reach_the_command_as_printable_variables_and_nothing_of_them_is_executed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
+from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
@@ -31,6 +31,7 @@ from orchestrator.specs.node_report import Examined
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.state.recovery import Update
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
 
 Report = Callable[[str], object]
@@ -61,14 +62,14 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
     return _tell_verdict(plan, result, output)
 
 
-def _tell_verdict(plan: Plan, result: OneShotResult, output: Output) -> int:
+def _tell_verdict(plan: Plan, result: RunOutcome, output: Output) -> int:
     from orchestrator.cli.launching.view import tell_failure
     from orchestrator.render.bench import connectivity_view
 
     coordinator = result.state.coordinator
     tested = coordinator.part.tested if coordinator else None
-    verdict = read_connectivity_result(tested.others) if tested and not result.outcome.failure else None
-    failure, slow = result.outcome.failure, slow_links(verdict) if verdict else None
+    verdict = read_connectivity_result(tested.others) if tested and not result.failure else None
+    failure, slow = result.failure, slow_links(verdict) if verdict else None
     data = {
         "run_id": plan.run_id,
         "ok": verdict is not None,

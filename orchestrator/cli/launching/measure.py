@@ -16,7 +16,7 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, OneShotResult, run_one_shot
+from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import measuring
@@ -26,6 +26,7 @@ from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
+from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.measurements import keep
 from orchestrator.store.run_record import RunRecord
 
@@ -59,10 +60,10 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
         probe = run_probe(reached, plan, request, quiet=quiet, forecasts=False)
     measurement = save_measurement(plan, asked.command, probe)
-    if probe.outcome.failure:
+    if probe.failure:
         from orchestrator.cli.launching.view import tell_failure
 
-        tell_failure(plan, probe.outcome.failure)
+        tell_failure(plan, probe.failure)
         raise RunFailedError("the measurement failed", hint=f"orch logs {plan.run_id}")
     if measurement is None:
         reason = "is its image older than this orch?"
@@ -70,9 +71,7 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
     return measurement
 
 
-def run_probe(
-    nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool
-) -> OneShotResult:
+def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quiet: bool, forecasts: bool) -> RunOutcome:
     """Run a measurement and show its progress; `forecasts`: show the trainer's forecast too."""
     from orchestrator.cli.launching.view import Screen
     from orchestrator.render.progress import ProgressView
@@ -90,11 +89,11 @@ def run_probe(
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def save_measurement(plan: Plan, command: Sequence[str], probe: OneShotResult) -> SavedMeasurement | None:
+def save_measurement(plan: Plan, command: Sequence[str], probe: RunOutcome) -> SavedMeasurement | None:
     """Save the measurement for later plans and return it; None where the trainer sent none."""
     coordinator = probe.state.coordinator
     measured = coordinator.part.measurement if coordinator else None
-    if measured is None or probe.outcome.failure:
+    if measured is None or probe.failure:
         return None
     nodes = tuple(part.node for part in plan.nodes)
     measurement = SavedMeasurement(

@@ -92,8 +92,8 @@ def run_launch(
             return _run(nodes, plan, request, mode, previous, inventory.hooks)
         probe = run_probe(nodes, plan, request, quiet=mode.as_json, forecasts=True)
     save_measurement(plan, request.command, probe)
-    tell_end(plan, probe.outcome, mode)
-    return EXIT_OK if probe.outcome.forecast and not probe.outcome.failure else RunFailedError.exit_code
+    tell_end(plan, probe, mode)
+    return EXIT_OK if probe.forecast and not probe.failure else RunFailedError.exit_code
 
 
 def _refuse_a_forecast(options: LaunchOptions, mode: OutputMode) -> None:

@@ -135,7 +135,7 @@ def supervise(how: Supervision, plan: Plan, containers: Sequence[RunningContaine
         else:
             names, patience_s = (*(part.node for part in plan.nodes), *outcome.then.nodes), STOP_TIMEOUT_S
         why: Why = "replan" if isinstance(outcome.then, Replan) else "add_nodes"
-        claimed = claim_next(how.pool, plan, names, why, outcome.samples_per_step)
+        claimed = claim_next(how.pool, plan, names, why, outcome.state.samples_per_step)
         stop_containers([one for one in containers if one.node.name in names], record, timeout_s=patience_s)
         try:
             plan, containers = move(how, plan, claimed)

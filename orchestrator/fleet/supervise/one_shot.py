@@ -18,19 +18,10 @@ from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent
 from orchestrator.state.recovery import Update
 from orchestrator.state.run_outcome import RunOutcome
-from orchestrator.state.run_state import RunState
 from orchestrator.store.run_record import RunRecord
 
 CLEAR_S = 15.0
 """Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OneShotResult:
-    """Outcome of a temporary run."""
-
-    outcome: RunOutcome
-    state: RunState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +42,7 @@ def run_one_shot(
     request: LaunchRequest,
     callbacks: OneShotCallbacks,
     followed: FollowedRun | None = None,
-) -> OneShotResult:
+) -> RunOutcome:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
     containers = launch(nodes, plan, fresh=request.folders, notify=callbacks.notify)
     followed = followed or FollowedRun(RunRecord(plan.run_id))
@@ -62,8 +53,7 @@ def run_one_shot(
 
     try:
         with _recorded(followed.record):
-            outcome = follow_attempt(containers, plan, followed, on=pass_on)
-            return OneShotResult(outcome=outcome, state=followed.state)
+            return follow_attempt(containers, plan, followed, on=pass_on)
     finally:
         for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
             if cleared.error:
