@@ -17,9 +17,13 @@ _REPLACED = 97
 _FIRST = f"exit {_REPLACED}"
 START = (
     f'sh -c \'IFS= read -r line; test "$line" = "{_FIRST}" || {_FIRST}; echo {_READY}; echo {_READY} >&2; '
-    'IFS= read -r line; eval "exec $(printf %b "${line#?}")"\''
+    'IFS= read -r line; eval "set -- $(printf %b "${line#?}")"; '
+    'command -v "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }; exec "$@"\''
 )
-"""Without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own."""
+"""Without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own.
+
+`command -v`: where the user may not read a folder of PATH, dash takes every absent program for a forbidden one.
+"""
 FIRST = f"{_FIRST}\n".encode()
 _MARK = f"{_READY}\n".encode()
 _KEPT = 4096
@@ -64,7 +68,7 @@ class Preface:
         return "".join(one if one.isprintable() else "?" for one in line[:200])
 
 
-def why_no_shell(exit_code: int, said: str) -> tuple[str, str]:
+def why_no_shell(exit_code: int, said: str, user: str) -> tuple[str, str]:
     """Reason and fix where the session ended and `sh` never started. `said`: last line of its output."""
     if exit_code == _REPLACED:
         return (
@@ -74,5 +78,5 @@ def why_no_shell(exit_code: int, said: str) -> tuple[str, str]:
         )
     return (
         f"its login shell runs no commands (exit code {exit_code}){f': {said}' if said else ''}",
-        f"on it: sudo chsh -s /bin/bash USER; or another `user:`; or a startup file ({STARTUP_FILES}) that ends it",
+        f"on it: sudo chsh -s /bin/bash {user}; or name another user; a startup file ({STARTUP_FILES}) may end it, too",
     )

@@ -86,6 +86,14 @@ def test_every_shell_runs_the_same_words(logged_in: Logs, shell: str, files: dic
     assert b"".join(node.stream(["printf", "a\\000b"])) == b"a\0b"
 
 
+def test_an_absent_program_is_not_found(tmp_path: Path, ssh_node: SshNode) -> None:
+    """Exit code 126 would mean that the user may not run it."""
+    assert ssh_node.run(["orch-no-such-program"]).exit_code == 127
+    assert ssh_node.run([str(tmp_path / "absent")]).exit_code == 127
+    assert ssh_node.run(["true"]).exit_code == 0
+    assert "not found" in ssh_node.run(["orch-no-such-program"]).stderr
+
+
 @pytest.mark.parametrize("other", ["fish", "zsh", "tcsh", "bash --norc"])
 def test_a_startup_file_that_replaces_the_shell_is_named(logged_in: Logs, other: str, tmp_path: Path) -> None:
     if shutil.which(other.split()[0]) is None:
