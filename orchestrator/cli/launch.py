@@ -18,6 +18,7 @@ EXAMPLES = """\
 orch launch --nodes 5
 orch launch --nodes 5 --data ./Data -- gpt2 --epochs 1 --batch-size 2 --seq-len 128
 orch launch --nodes auto -- gpt2 --batch-size 2 --seq-len 128
+orch launch --data ./data --data ../more -- python train.py --lr 1e-3
 orch launch --nodes alpha,beta --workdir ./mine -- python train.py --lr 1e-3
 orch launch --nodes 5 --dry-run
 orch launch --nodes 5 --forecast -- gpt2 --batch-size 2 --seq-len 128

@@ -100,6 +100,13 @@ def test_a_folder_larger_than_code_is_asked_about(orch: Orch) -> None:
     declined = orch(*words, on=lan.Lan(), says=False)
     assert (declined.code, declined.asked) == (130, ("Copy all of it to every node?",))
     assert "code: ./mine, 3 files, 60 MB" in declined.err
+    assert "orch launch --data mine/FOLDER …" in declined.err
+    (mine / "images").mkdir()
+    (mine / "model.pt").rename(mine / "images/all.bin")
+    assert "orch launch --data mine/images …   # data" in orch(*words, on=lan.Lan(), says=False).err
+    (mine / "images/all.bin").write_bytes(b"1")
+    as_data = orch(*words[:3], "--data", "mine/images", "--dry-run", *words[3:], on=lan.lan(*THREE))
+    assert "code: ./mine, 2 files, 24 B (left out: images)" in as_data.err
 
 
 @pytest.mark.parametrize("folder", ["~", "/"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,8 @@ class OwnCode:
     files: int
     size: int
     left_out: tuple[str, ...] = ()
+    largest: str = ""
+    """Folder in it with the most bytes; empty if the files beside its folders have more."""
 
     def __str__(self) -> str:
         units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1))
@@ -74,11 +77,15 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
             _must_hold(folder, words, "bash" if is_shell_script(options.command) else "python")
             _must_be_sent(code, words)
         _must_be_executable(folder, options.command)
+    sizes = Counter[str]()
+    for name in code.names:
+        sizes[name.partition("/")[0] if "/" in name else ""] += (folder / name).stat().st_size
     return OwnCode(
         folder=folder,
         files=len(code.names),
-        size=sum((folder / name).stat().st_size for name in code.names),
+        size=sizes.total(),
         left_out=tuple(code.left_out),
+        largest=next((name for name, _ in sizes.most_common(1)), ""),
     )
 
 
@@ -95,7 +102,10 @@ def may_be_copied(code: OwnCode, *, yes: bool) -> None:
     """Ask before a folder is copied that is larger than code is."""
     if code.size > ASKED_ABOVE:
         say(f"code: {code}")
-        say(f"  → echo FOLDER >> {shlex.quote(str(code.folder / '.orchignore'))}   # data belongs to --data or --mount")
+        largest = code.largest or "FOLDER"
+        as_data, largest = shlex.quote(str(code.folder / largest)), shlex.quote(largest)
+        say(f"  → orch launch --data {as_data} …   # data: each node gets it once, and the script finds it as before")
+        say(f"  → echo {largest} >> {shlex.quote(str(code.folder / '.orchignore'))}   # not needed there")
         if not agreed("Copy all of it to every node?", yes=yes):
             raise typer.Abort
 
