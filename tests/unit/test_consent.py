@@ -85,12 +85,25 @@ def faulty(orch: Orch, tmp_path: Path) -> Scene:
 
 
 def shelved(orch: Orch, tmp_path: Path) -> Scene:
-    here = Shelves(tmp_path / "machines")
+    here = shelves(tmp_path)
     for step in (20, 40):
         write_checkpoint(here.root("alpha"), step, age_s=100 - step)
+    return here, (RUN, "--keep", "1"), lambda: steps_in(here.root("alpha"))
+
+
+def with_data(orch: Orch, tmp_path: Path) -> Scene:
+    here = shelves(tmp_path)
+    data = here.root("alpha") / "data"
+    (data / lan.DIGEST).mkdir(parents=True)
+    return here, (), lambda: [one.name for one in data.iterdir()]
+
+
+def shelves(tmp_path: Path) -> Shelves:
+    """Machines with disks, and their inventory in this folder."""
+    here = Shelves(tmp_path / "machines")
     nodes = "".join(f"  {one.name}: {{address: {one.address}, workspace: {one.workspace}}}\n" for one in here.specs)
     Path("inventory.yaml").write_text(f"project: orch\nnodes:\n{nodes}")
-    return here, (RUN, "--keep", "1"), lambda: steps_in(here.root("alpha"))
+    return here
 
 
 def lab_with_a_model(orch: Orch, tmp_path: Path) -> Scene:
@@ -128,6 +141,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("firewall", "remove"): opened,
     ("doctor",): faulty,
     ("checkpoints", "prune"): shelved,
+    ("data", "rm"): with_data,
     ("lab", "down"): lab_with_a_model,
     ("prepare",): data_of_another_workload,
     ("uninstall",): uninstalled,
