@@ -32,7 +32,7 @@ DOWNLOADS = (
         r"(?:requests|urllib3)\.exceptions\.(?:Connection|MaxRetry|SSL|Proxy"
         r"|Protocol|ChunkedEncoding|Retry|IncompleteRead"
         r"|NewConnection|NameResolution|\w{0,20}Timeout)(?:Error)?: " + _ELSEWHERE,
-        r"(?:httpx|httpcore)\.(?:\w{0,20}(?:Timeout|Connect|Network|Read|Write|Proxy|Protocol)(?:Error)?): "
+        r"(?:httpx2?|httpcore2?)\.(?:\w{0,20}(?:Timeout|Connect|Network|Read|Write|Proxy|Protocol)(?:Error)?): "
         + _ELSEWHERE,
         r"aiohttp\.\w{0,40}\.?(?:Client|Server)\w{1,40}Error: " + _ELSEWHERE,
         r"http\.client\.(?:RemoteDisconnected|IncompleteRead)|urllib\.error\.ContentTooShortError",
@@ -46,6 +46,9 @@ DOWNLOADS = (
         r"(?:CAS (?:service|[Cc]lient) [Ee]rror|File reconstruction error|[Rr]eqwest(?:Middleware)? ?[Ee]rror)"
         + _NO_FULL_DISK,
         r"error sending request for url|An error occurred while downloading using `hf_transfer`",
+        r"FileNotFoundError: .{0,80}'(?:https?|hf|s3|gs)://",
+        r"CalledProcessError: Command .{0,8}(?:curl|wget|gdown|aria2c)\b",
+        r"CalledProcessError: Command .{0,8}git\W{1,4}clone",
         r"looks like there is no internet connection",
         r"Consistency check failed: file should be of size",
         r"(?:NonMatchingChecksum|ExpectedMoreDownloadedFiles|ChecksumVerification|DownloadChecksum)\w{0,10}Error",

@@ -37,7 +37,9 @@ NCCL = (
         r"remote process exited or there was a network error",
         r"NCCL WARN.{0,300}(?:Connection closed by remote peer|Connection reset by peer)",
         r"NCCL communicator was aborted on rank",
-        r"(?:socket\w{4,40}|ncclSocket\w{1,40}|bootstrap\w{1,40}): .{0,300}(?:Connection (?:refused"
+        r"Connection closed by remote peer",
+        r"^(?!.{0,200}NCCL INFO).{0,300}(?:socket\w{4,40}|ncclSocket\w{1,40}"
+        r"|bootstrap\w{1,40}): .{0,300}(?:Connection (?:refused"
         r"|timed out|reset by peer)"
         r"|Software caused connection abort|Broken pipe)",
         lost_peer=True,
@@ -93,6 +95,7 @@ NETWORK = (
         "network.rank_missing",
         r"wait timeout after [0-9]{1,9}ms, keys: \S{0,200}role_info",
         r"DistStoreError.{0,300}role_info",
+        r"NCCL WARN Bootstrap Root ?: .{0,80}has already checked in",
         r"store->get\('.{0,200}(?:[Ss]ocket [Tt]imeout|[Ww]ait timeout|[Tt]imed? ?out)",
         lost_peer=True,
     ),
@@ -129,7 +132,7 @@ NETWORK = (
     ),
     infrastructure(
         "network.peer_refused",
-        r"^(?!.{0,600}ConnectionPool\(host=).{0,2000}Connection refused",
+        r"^(?!.{0,600}(?:ConnectionPool\(host=|NCCL INFO)).{0,2000}Connection refused",
         lost_peer=True,
         nearer=("network",),
     ),

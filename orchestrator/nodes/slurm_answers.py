@@ -322,10 +322,10 @@ SUBMIT_PROBLEMS: tuple[tuple[str, str, str], ...] = (
     (r"DOS line breaks", "a file of the job has line ends of Windows", "dos2unix FILE"),
     (r"[Uu]nable to contact|connect failure|Zero Bytes were transmitted|Socket timed out|standby mode"
      r"|Rate limit exceeded|[Cc]an't find an address|[Cc]onnection (refused|timed out)|Unexpected message received"
-     r"|Unspecified error|authentication|[Mm]unge|internal error",
+     r"|authentication|[Mm]unge|internal error",
      SILENT, "scontrol ping"),
     (r"[Uu]nable to open file|I/O error writing|No space left", UNREADABLE, "df -h; ls -l"),
-    (r"specify an account|[Nn]o account|must (specify|provide|use) an? (valid )?account",
+    (r"specify(ing)? an? (\w{1,40} )?[Aa]ccount|[Nn]o account|must (specify|provide|use) an? (valid )?account",
      "an account is needed: `options: [--account=NAME]` of the cluster in the inventory",
      "sacctmgr show assoc user=$USER format=account,partition,qos"),
     (r"(specify|request|need|require)\w* (a |an |the )?(GPU|gpu|gres)|requires? .{0,20}GPU|GPU (type|partition)",
@@ -354,6 +354,7 @@ SUBMIT_PROBLEMS: tuple[tuple[str, str, str], ...] = (
      "no node of the partition has what it asks for", "sinfo -o '%P %D %c %m %G'"),
     (r"unrecognized option|invalid option|[Uu]nknown option|[Ii]nvalid .{0,40}(specification|argument|value)",
      "sbatch does not take an option: `options:` of the cluster in the inventory", "sbatch --help"),
+    (r"Unspecified error", "a rule of this cluster refuses it, which the lines before may name", "sinfo"),
 )  # fmt: skip
 """Refusals of sbatch, for people: a pattern, what it means, and a command for the login node."""
 

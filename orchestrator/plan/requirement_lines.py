@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from contract.import_names import packages_of
+from orchestrator.plan.requirement_notes import (
+    PYTHON,
+    WHEEL,
+    notes_of_builds,
+    notes_of_package,
+    notes_of_urls,
+    shown,
+)
 
-PYTHON = (3, 11)
-"""Python of the image that orch builds; older ones do not run its agent."""
 _LOCAL = ("file:", ".", "/", "~")
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s+|=|(?=[.~/]))")
 _PASSED = (
@@ -25,32 +29,22 @@ _OF_LINE = ("--hash", "--config-settings", "--config-setting", "-C", "--global-o
 _TORCH = ("torch", "torchvision", "torchaudio")
 _TORCH_INDEX = re.compile(r"download\.pytorch\.org/whl/\S")
 _BUILD = re.compile(r"(==\s*[0-9][\w.]*)\+(?:cu[0-9]+|cpu|rocm[0-9.]*|xpu)\b")
-_CUDA = re.compile(r"\+(?:cu|pt[0-9]+cu)[0-9]+|-cu1[0-9]\b")
-_WHEEL = re.compile(r"/(?P<name>[\w.]+)-(?P<version>[\w.!+%]+)-(?P<python>[\w.]+)-(?P<abi>\w+)-[\w.]+\.whl\b")
 _WHEEL_TORCH = re.compile(r"(?:torch|pt)(?P<version>2\.?[0-9]{1,2})(?![0-9])")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])\w*(?:token|key|sig|password)\w*=[^&\s#]+", re.IGNORECASE)
 _CONDA = re.compile(r"[\w.-]+=[\w.!+-]+=[\w.]+")
 _CONDA_LINE = re.compile(r"(?:channels|dependencies|prefix):|@EXPLICIT")
-_NEVER = {
-    "pytorch": "the index has no usable package of this name; torch is in the image: leave it out",
-    "tensorflow-gpu": "the package is gone: tensorflow",
-    **dict.fromkeys(
-        ("pywin32", "pypiwin32", "pywinpty", "wmi"), 'exists for Windows only; add: ; sys_platform == "win32"'
-    ),
-}
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "python_version": "3.11"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """What becomes of a line."""
+    """Line of a requirements.txt as the image takes it."""
 
     text: str = ""
     """The line for pip; empty: it is left out."""
     refusal: str = ""
     """Reason why it cannot be installed in an image."""
     notes: tuple[str, ...] = ()
-    """What pip takes, and what will not do what it says."""
+    """Changes of the line, and parts of it that will not do what they say."""
 
 
 def read_line(written: str, torch: str) -> Line:
@@ -65,17 +59,12 @@ def read_line(written: str, torch: str) -> Line:
     if line.startswith("-"):
         if _TORCH_INDEX.search(line):
             return Line(notes=(f"{shown(line)} is left out: torch and torchvision come with the image's build",))
-        return Line(text=line, notes=(*_of_builds(line, torch), *_of_urls(line)))
+        return Line(text=line, notes=(*notes_of_builds(line, torch), *notes_of_urls(line)))
     found = requirement_of(line)
     if found and canonicalize_name(found.name) in _TORCH and _BUILD.search(line):
         line = _BUILD.sub(r"\1", line)
         notes.append(f"{found.name} is taken for the CPU or the CUDA of the image, not for that of {shown(written)}")
-    return Line(text=line, notes=(*notes, *_of_package(line, found), *_of_urls(line)))
-
-
-def shown(line: str) -> str:
-    """The line as it may be printed: without passwords and tokens."""
-    return _CREDENTIALS.sub("***", line)[:80]
+    return Line(text=line, notes=(*notes, *notes_of_package(line, found), *notes_of_urls(line)))
 
 
 def requirement_of(line: str) -> Requirement | None:
@@ -109,7 +98,7 @@ def _refusal(line: str, torch: str, *, editable: bool) -> str:
     more = re.findall(r"\s(-[^\s=]*)", line)
     if unknown := [one for one in more if one not in _OF_LINE]:
         return f"{shown(line)!r} is not a requirement: pip takes {unknown[0][:40]} on its command line only"
-    if wheel := _WHEEL.search(line):
+    if wheel := WHEEL.search(line):
         return _refused_wheel(wheel, torch)
     found = requirement_of(line)
     if found is None:
@@ -138,40 +127,3 @@ def _refused_wheel(wheel: re.Match[str], torch: str) -> str:
     if pythons and wheel["abi"] != "abi3" and max(pythons) < PYTHON[1]:
         return f"the wheel of {wheel['name']} is for Python 3.{max(pythons)}, and the image has 3.{PYTHON[1]}"
     return ""
-
-
-def _of_package(line: str, found: Requirement | None) -> Iterator[str]:
-    wheel = _WHEEL.search(line)
-    if wheel and wheel["abi"] != "abi3" and (other := re.search(r"cp3(1[2-9])", wheel["python"])):
-        yield f"the wheel of {wheel['name']} is for Python 3.{other[1]}; the image has 3.{PYTHON[1]} without --base"
-    if found is None:
-        return
-    name = canonicalize_name(found.name)
-    brought = packages_of(found.name)
-    if name in _NEVER:
-        yield f"{found.name}: {_NEVER[name]}"
-    elif name not in [canonicalize_name(one) for one in brought]:
-        yield f"{found.name} is the name of a module; its package is {brought[0]}"
-    if name == "triton" or name.startswith("nvidia-") or _CUDA.search(line):
-        yield f"{shown(line)} is for CUDA: useless in a CPU image, and in a CUDA image torch brings the one that fits"
-
-
-def _of_builds(line: str, torch: str) -> Iterator[str]:
-    """A list of wheels for one build of torch, such as PyG's."""
-    if _CUDA.search(line):
-        yield f"{shown(line)} has builds for CUDA: in a CPU image take those of +cpu"
-    built = re.search(r"\btorch-(?P<version>[0-9]+\.[0-9]+)", line)
-    if built and built["version"] != ".".join(torch.split(".")[:2]):
-        yield f"{shown(line)} has builds for torch {built['version']}, and the image has {torch}"
-
-
-def _of_urls(line: str) -> Iterator[str]:
-    if "git+ssh://" in line or "git@" in line:
-        yield f"{shown(line)} needs an SSH key, which a build does not have: use https"
-    elif _CREDENTIALS.search(line):
-        yield (
-            f"{shown(line)} holds a password or token, which the build's node can read: for an index, set "
-            "PIP_EXTRA_INDEX_URL where you call orch build"
-        )
-    if "${" in line:
-        yield f"{shown(line)}: variables are not set in a build; for an index, set PIP_EXTRA_INDEX_URL"

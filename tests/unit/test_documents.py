@@ -39,6 +39,7 @@ user's."""
 NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine"}
 """The example of a new finding; a package of the past in ADR 21; the name of an image."""
 FOREIGN = {
+    "--config-settings",
     "--kill-on-bad-exit",
     "--logs-specs",
     "--permanent",
@@ -46,8 +47,9 @@ FOREIGN = {
     "--privileged",
     "--runtime",
     "--tmpfs",
+    "--trusted-host",
 }
-"""Options of srun, torchrun, firewall-cmd, sudo and docker run."""
+"""Options of pip, srun, torchrun, firewall-cmd, sudo and docker run."""
 PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)*(?:, \w+(?:\.\w+)*(?![\w./]))*))?")
 
 

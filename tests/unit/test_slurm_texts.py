@@ -29,7 +29,9 @@ REASONS = {
     "could not start it": ("JobLaunchFailure", "NonZeroExitCode", "SystemFailure", "InactiveLimit"),
 }  # fmt: skip
 REFUSALS = {
-    "an account is needed": ("You must specify an account (--account)", "Please specify an account with -A"),
+    "an account is needed": ("You must specify an account (--account)", "Please specify an account with -A",
+        "slurm_job_submit ERROR: 7 submitted a job to a gpu32 partition, without specifying a GPU32 Account",
+    ),
     "may not use the partition": ("Invalid account or account/partition combination specified",),
     "takes no jobs now": ("Required partition not available (inactive or drain)", "System submissions disabled"),
     "no such partition": ("invalid partition specified: gpuu", "Requested nodes not in this partition"),
@@ -52,6 +54,7 @@ REFUSALS = {
     "account or group": ("User's group not permitted to use this partition", "Access/permission denied"),
     "licences": ("Invalid license specification",),
     "cannot be read": ("Unable to open file job.sh", "I/O error writing script/environment to file"),
+    "a rule of this cluster": ("Unspecified error",),
     "does not take an option": ("unrecognized option '--gpu'",),
     "": ("a rule of this cluster that nobody wrote down",),
 }  # fmt: skip

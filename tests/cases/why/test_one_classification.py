@@ -202,6 +202,8 @@ WELL = (
     "UserWarning: Failed to initialize NumPy: _ARRAY_API not found",
     "wandb: Currently logged in as: me. Use `wandb login --relogin` to force relogin",
     "n1:10:10 [0] NCCL INFO NET/IB : No device found.",
+    "n1:1:2 [1] NCCL INFO Call to connect returned Connection refused, retrying",
+    "n1:1:2 [1] NCCL INFO socketStartConnect: Connect to 10.0.0.2<4> returned Connection refused, retrying",
     "step 429: loss 5.03, 503 samples/s",
     "checkpoint downloaded from the hub in 3.1 s; access to the dataset took 0.2 s",
 )
