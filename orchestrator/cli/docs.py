@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import webbrowser
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 
 import typer
 
@@ -32,7 +35,10 @@ def docs(
 
     Where no browser can be opened, the address is printed.
     """
-    address = address_of(topic, site_folder())
+    site = site_folder()
+    address = address_of(topic, site)
+    if _is_older(site):
+        say(f"pages have changed since the site was built\n  → {_build_line(site.parents[1])}")
     if print_only or not _opened(address):
         write_line(address)
     else:
@@ -46,7 +52,22 @@ def site_folder() -> Path:
     for folder in (package / "site", package.parent / "build" / "site"):
         if (folder / "index.html").is_file():
             return folder
-    raise ConfigError("the documentation of this clone is not built", hint="python scripts/docs.py build")
+    raise ConfigError("the documentation of this clone is not built", hint=_build_line(package.parent))
+
+
+def _build_line(clone: Path) -> str:
+    """The command that installs a clone again, which builds its site with what the build needs."""
+    python = quote(sys.executable)
+    installer = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    return f"{installer} --no-deps -e {quote(str(clone))}"
+
+
+def _is_older(site: Path) -> bool:
+    """Whether a page of the clone has changed since its site was built; the site of a wheel has no pages beside it."""
+    built = (site / "index.html").stat().st_mtime
+    return site.parent.name == "build" and any(
+        page.stat().st_mtime > built for page in site.parents[1].glob("docs/**/*.md")
+    )
 
 
 def address_of(topic: str, site: Path) -> str:
