@@ -21,7 +21,8 @@ def again(plan: Plan | None, run_id: str, *, from_checkpoint: bool) -> str:
     """The step of a cause, `{again}`: a resume repeats the words of the launch, and a run without a checkpoint gains
     nothing by it."""
     if from_checkpoint or plan is None:
-        return RESUME.format(run=run_id)
+        code = _own_code(plan) if plan else ""
+        return RESUME.format(run=run_id) + (f"   # with corrected code:{code}" if code else "")
     return f"launch again: {shlex.join(launch_words(plan))}"
 
 
@@ -39,7 +40,7 @@ def next_step(plan: Plan, failure: Failure, *, from_checkpoint: bool) -> str:
         fewer = replace(plan, nodes=tuple(left), nnodes=len(left)) if is_lost and not plan.cluster else plan
         where = f"without {failure.node}, " if fewer is not plan else ""
         return where + again(fewer, plan.run_id, from_checkpoint=False)
-    code = f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""
+    code = _own_code(plan)
     if cause and cause.owner == "user" and code:
         return f"with the corrected code: orch resume {plan.run_id}{code}"
     if not is_lost:
@@ -48,3 +49,8 @@ def next_step(plan: Plan, failure: Failure, *, from_checkpoint: bool) -> str:
     names = ",".join(part.node for part in left)
     how = f"first {job.without(failure.node)}" if job else f"--nodes {shlex.quote(names)}"
     return f"orch resume {plan.run_id}   without {failure.node}: {how}"
+
+
+def _own_code(plan: Plan) -> str:
+    """The option that brings the folder of the run's own code as it is now; empty: it has none."""
+    return f" --workdir {shlex.quote(plan.code_origin)}" if plan.own_code and plan.code_origin else ""

@@ -296,9 +296,10 @@ class RunState:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """Restarts of the ranks, hangs and silences of nodes, each counted once, although every node reports them."""
+        """Restarts of the ranks, warnings about stuck ranks (which may have gone on by themselves) and silences of
+        nodes, each counted once, although every node reports them."""
         counted = Counter[str]({"restarts of the ranks": self.restarts})
         if self.coordinator:
-            counted["hangs"] = self.coordinator.part.hangs
+            counted["warnings about stuck ranks"] = self.coordinator.part.hangs
             counted.update({f"silences of {name}": times for name, times in self.coordinator.part.silences.items()})
         return +counted

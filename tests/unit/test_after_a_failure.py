@@ -52,6 +52,7 @@ def test_code_is_resumed_with_the_corrected_code_if_it_has_saved_a_checkpoint(
     assert (f"  → correct that, then launch again: {launch}\n" in ran.err) == (not saves)
     why = orch("why", on=here).out
     assert ("  → then continue from the last checkpoint: orch resume " in why) == saves
+    assert (f"   # with corrected code: --workdir {mine}\n" in why) == saves
     assert (f"  → then launch again: {launch}\n" in why) == (not saves)
 
 

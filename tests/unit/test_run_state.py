@@ -273,7 +273,7 @@ def test_faults_of_a_long_run_are_counted_and_shown() -> None:
     assert [one.text for one in timeline_of(state_of(s.facts))][:1] == ["rank 1 is idle"]
     for number in range(limits.MOMENTS + 1):
         s.event(200 + number, "alpha", WaitingForNodes(nodes=("gamma",), seconds=float(number)))
-    assert state_of(s.facts).faults == {"hangs": 1, "silences of beta": 1}
+    assert state_of(s.facts).faults == {"warnings about stuck ranks": 1, "silences of beta": 1}
 
 
 def test_events_that_are_long_are_cut() -> None:

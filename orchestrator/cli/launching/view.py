@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
@@ -335,7 +337,13 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
     say(f"  → orch pull {plan.run_id}   # copy them to this computer")
     say(f"  → orch report {plan.run_id}   # one HTML file about it; its curves: orch tensorboard {plan.run_id}")
     if not plan.cluster and plan.command and "sample" in ACTIONS.get(plan.command[0], ()):
-        say(f'  → orch sample {plan.run_id} --prompt "Once upon a time"')
+        say(f"  → orch sample {plan.run_id} --prompt {shlex.quote(_prompt(plan.command))}")
+
+
+def _prompt(command: Sequence[str]) -> str:
+    """The prompt with which the run wrote its own samples, or one in the language of the default text."""
+    words = [part for word in command for part in (word.split("=", 1) if word.startswith("--prompt=") else [word])]
+    return next((after for word, after in pairwise(words) if word == "--prompt"), "En el principio")
 
 
 def outcome_data(plan: Plan, outcome: RunOutcome) -> dict[str, Any]:
