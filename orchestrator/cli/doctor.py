@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import CheckedNodes, NodesToCheck
 from orchestrator.cli.options import Output
 from orchestrator.cli.report import report_error, say, with_inventory
+from orchestrator.cli.sudo import SudoPassword
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError, UsageError
 
@@ -37,6 +37,7 @@ def doctor(
     ),
     fix: bool = typer.Option(False, "--fix", help="Apply safe fixes, asking before each."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: do not ask."),
+    sudo: SudoPassword,
     output: Output,
 ) -> int:
     """Check every node and every network path; report each problem, its cause and the command that fixes it.
@@ -56,7 +57,7 @@ def doctor(
     words = _words(only)
     with chosen.connected() as checked:
         report = _look(checked, words, quiet=output.as_json)
-        if fix and (fixed := _apply_fixes(checked.nodes, report, checked.loaded.path, asking=not yes)):
+        if fix and (fixed := _apply_fixes(checked, report, sudo, asking=not yes)):
             say(f"{fixed} fixed; checking again")
             report = _look(checked, words, quiet=output.as_json)
     names = [finding.id for finding in report.all_findings]
@@ -131,16 +132,18 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorR
     )
 
 
-def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *, asking: bool) -> int:
-    """Offer each safe fix, apply those that are confirmed, and return their number."""
+def _apply_fixes(checked: CheckedNodes, report: DoctorReport, sudo: SudoPassword, *, asking: bool) -> int:
+    """Offer each safe fix, apply those that are confirmed, and return their number. The sudo password is asked for
+    once, before the first fix that needs it."""
     from orchestrator.cli import main
-    from orchestrator.fleet.readiness.doctor import apply_fix, fixable
+    from orchestrator.fleet.readiness.doctor import apply_fix, fixable, needs_sudo
     from orchestrator.render.findings import sentence
 
-    by_name, seen = {node.name: node for node in nodes}, {node.name: node for node in report.nodes}
+    by_name, seen = {node.name: node for node in checked.nodes}, {node.name: node for node in report.nodes}
     proposed = fixable(report.all_findings)
     if not proposed:
         say("nothing that was found can be fixed from here")
+    as_root = [finding.node for finding, fix in proposed if needs_sudo(finding, fix, seen)]
     fixed = 0
     for finding, fix in proposed:
         line = " ".join(("orch", *fix.orch) if fix.orch else fix.on_node)
@@ -148,12 +151,29 @@ def _apply_fixes(nodes: Sequence[Node], report: DoctorReport, inventory: Path, *
         if not agreed("Do that?", yes=not asking):
             continue
         try:
+            if as_root and needs_sudo(finding, fix, seen):
+                by_name |= _unlocked([by_name[name] for name in dict.fromkeys(as_root)], sudo)
+                as_root = []
             if not fix.orch:
                 apply_fix(finding, fix, by_name, seen)
-            elif code := main((*fix.orch, "-i", str(inventory))):
+            elif code := main((*fix.orch, "-i", str(checked.loaded.path))):
                 raise PreflightError(f"orch {' '.join(fix.orch)} ended with {code}", hint="see its output above")
         except OrchError as error:
             report_error(error)
         else:
             fixed += 1
     return fixed
+
+
+def _unlocked(nodes: Sequence[Node], sudo: SudoPassword) -> dict[str, Node]:
+    """The nodes whose sudo asks for a password, with it. Without a way to ask: none, and their fixes fail with
+    the line to paste."""
+    from orchestrator.fleet.readiness.doctor import asks_for_password
+
+    locked = [node for node in nodes if asks_for_password(node)]
+    if not (locked and sudo.can_ask):
+        return {}
+    opened, errors = sudo.unlock(locked)
+    for error in errors.values():
+        report_error(error)
+    return opened

@@ -26,7 +26,7 @@ class Fix:
     what: str
     """The action in words: `start Docker`."""
     on_node: tuple[str, ...] = ()
-    """Command to be run there; needs no password (`sudo -n`)."""
+    """Command to be run there; begins with `sudo -n` where only root may run it."""
     orch: tuple[str, ...] = ()
     """Otherwise the words of an `orch` command."""
 

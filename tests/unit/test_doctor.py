@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.checks.doctor import AREAS, areas_of, diagnose
+from orchestrator.cli.consent import writing_by
 from orchestrator.fleet.readiness.doctor import (
     NEEDED,
     WAVES,
@@ -21,8 +22,10 @@ from orchestrator.fleet.readiness.doctor import (
     apply_fix,
     examine,
     fixable,
+    needs_sudo,
 )
 from orchestrator.nodes.fake import Answer, FakeNode
+from orchestrator.nodes.sudo import CHECK, SUDO
 from orchestrator.render.progress import ExaminingView
 from orchestrator.specs.errors import (
     CommandFailedError,
@@ -254,6 +257,8 @@ def asleep(name: str) -> FakeNode:
     def start(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> Answer:
         if argv[0] != "sudo":
             return lan.on_the_host(argv)
+        if argv[-1] == "true":  # a user whose sudo asks for no password
+            return 0, "", ""
         assert tuple(argv) == ("sudo", "-n", "systemctl", "start", "docker")
         node.engine.failures.clear()
         return 0, "", ""
@@ -285,11 +290,32 @@ def test_nobody_to_be_asked(orch: Orch) -> None:
     assert "--yes" in ran.err
 
 
+def test_the_sudo_password_is_asked_for_once_by_the_first_fix_that_needs_it(orch: Orch) -> None:
+    here = lan.lan(*THREE)
+    for name in ("alpha", "beta"):
+        here.nodes[name].engine.failures["facts"] = EngineError("no answer", node=name)
+        here.nodes[name].answers[("sudo", "-n", "*")] = (1, "", "sudo: a password is required\n")
+        here.nodes[name].answers[("sh", "-c", CHECK)] = (0, "", "")
+        here.nodes[name].answers[(*SUDO, "*")] = (0, "", "")
+    questions: list[str] = []
+
+    def person(question: str) -> str:
+        questions.append(question)
+        return "right"
+
+    with writing_by(person):
+        ran = orch("doctor", "--fix", "--yes", on=here)
+    assert questions == ["sudo password for 2 machines (alpha, beta)"]
+    assert "2 fixed; checking again" in ran.err
+    for name in ("alpha", "beta"):
+        assert any(call[-1] == "docker" and call[: len(SUDO)] == SUDO for call in here.nodes[name].calls)
+
+
 def test_a_mend_that_fails_is_said_with_the_line_to_paste(orch: Orch) -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
     here.nodes["beta"].answers[("sudo", "-n", "*")] = (1, "", "sudo: a password is required\n")
-    ran = orch("doctor", "--fix", "--yes", on=here)
+    ran = orch("doctor", "--fix", "--yes", on=here, says=None)
     assert ran.code == 4
     assert "a password is required" in ran.err
     assert "sudo systemctl enable --now docker" in ran.err
@@ -316,6 +342,7 @@ def test_root_needs_no_sudo() -> None:
     root = replace(seen, facts=replace(seen.facts, uid=0))
     apply_fix(START, DEED, here.nodes, {"alpha": root})
     assert node.calls[-1] == ("service", "docker", "start")
+    assert not needs_sudo(START, DEED, {"alpha": root})
     node.answers[("sudo", "*")] = (1, "", "no")
     with pytest.raises(CommandFailedError):
         apply_fix(START, DEED, here.nodes, {"alpha": seen})

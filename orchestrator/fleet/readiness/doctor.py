@@ -17,6 +17,7 @@ from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
+from orchestrator.nodes.sudo import root_prefix
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.errors import (
@@ -316,11 +317,27 @@ def fixable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Fix], ...]:
     return tuple(by_deed.values())
 
 
+def needs_sudo(finding: Finding, fix: Fix, seen: Mapping[str, Examined]) -> bool:
+    """Whether the fix is a command that only root may run, and the user of the node is not root."""
+    facts = seen[finding.node].facts
+    return fix.on_node[: len(SUDO)] == SUDO and not (facts and facts.uid == 0)
+
+
+def asks_for_password(node: Node) -> bool:
+    """Whether sudo asks for a password there; one that does not answer is not asked."""
+    try:
+        return node.run([*SUDO, "true"], timeout_s=FIX_TIMEOUT_S).exit_code != 0
+    except OrchError:
+        return False
+
+
 def apply_fix(finding: Finding, fix: Fix, nodes: Mapping[str, Node], seen: Mapping[str, Examined]) -> None:
-    """Run the finding's command on its node, without sudo if the user is root. CommandFailedError: it fails, such as
-    when sudo asks for a password; its hint is the line to paste."""
-    argv, facts = fix.on_node, seen[finding.node].facts
-    if facts and facts.uid == 0 and argv[: len(SUDO)] == SUDO:
+    """Run the finding's command on its node, without sudo if the user is root, with the password where the node has
+    it. CommandFailedError: it fails, such as when sudo asks for a password; its hint is the line to paste."""
+    argv, node = fix.on_node, nodes[finding.node]
+    if needs_sudo(finding, fix, seen):
+        argv = (*(root_prefix(node) or SUDO), *argv[len(SUDO) :])
+    elif argv[: len(SUDO)] == SUDO:
         argv = argv[len(SUDO) :]
-    answer = nodes[finding.node].run(argv, timeout_s=FIX_TIMEOUT_S)
+    answer = node.run(argv, timeout_s=FIX_TIMEOUT_S)
     answer.check(f"to {fix.what}", hint=finding.fix)
