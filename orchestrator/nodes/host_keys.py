@@ -49,7 +49,7 @@ class RefuseUnknown(paramiko.MissingHostKeyPolicy):
     def __init__(self, node: str, *, accept_by: str = "") -> None:
         """`accept_by`: the command that accepts it (default: `orch trust` of the node)."""
         self._node = node
-        self._accept_by = accept_by or f"orch trust {node}"
+        self._accept_by = accept_by or f"orch trust -n {node}"
 
     def missing_host_key(self, _client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
         raise NodeUnreachableError(
@@ -80,7 +80,7 @@ def changed_key(
         reach=Reach.KEY_CHANGED,
         node=node,
         hint="this may be an attack. If the machine was reinstalled or given another key, remove the old one: "
-        f"{'; '.join(removals)}; then: {then or f'orch trust {node}'}",
+        f"{'; '.join(removals)}; then: {then or f'orch trust -n {node}'}",
     )
 
 

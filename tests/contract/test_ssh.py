@@ -59,7 +59,7 @@ def test_an_unknown_key_is_refused_with_its_fingerprint(server: Server) -> None:
     assert error.reach is Reach.KEY_UNKNOWN
     assert "unknown host key" in str(error)
     assert fingerprint_of(server) in str(error)
-    assert "orch trust alpha" in error.hint
+    assert "orch trust -n alpha" in error.hint
     assert error.node == "alpha"
 
 

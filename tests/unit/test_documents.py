@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
-from itertools import takewhile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from orchestrator.cli import COMMANDS
 from tests.each_case import failures_of
-from tests.unit.programs import program_of
+from tests.unit.programs import MISSING, program_of, refusal_of, words_of
 from trainer.agent.options import build_parser as agent_parser
 from trainer.cli import TOOLS, build_parser, parse
 from trainer.workloads import WORKLOADS
@@ -53,8 +52,23 @@ FOREIGN = {
 PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)*(?:, \w+(?:\.\w+)*(?![\w./]))*))?")
 
 
+VALUES = {"N": "2", "PORT": "8080", "FD": "3", "S": "1", "SECONDS": "1"}
+"""Values for the words that stand for one."""
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
+
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+
+
+def commands(path: Path) -> Iterator[str]:
+    """Lines of a shell's blocks, with continued ones joined, without what they print."""
+    for language, block in BLOCK.findall(path.read_text("utf-8")):
+        if language in ("sh", "console"):
+            each = block.replace("\\\n", "").splitlines()
+            yield from (one.removeprefix("$ ") for one in each if language == "sh" or one.startswith("$ "))
 
 
 def code(path: Path) -> Iterator[str]:
@@ -77,31 +91,45 @@ def lines(start: str) -> dict[str, list[str]]:
     return {document: lines for document, lines in found.items() if lines}
 
 
-def words(line: str) -> list[str]:
-    """Up to a pipe, a second command or a substitution, without the brackets of what is optional."""
-    first = re.split(r" \| |\"?\$\(", line)[0].replace("[", "").replace("]", "")
-    return list(takewhile(lambda word: word != "&&", shlex.split(first, comments=True)))
-
-
 @pytest.mark.parametrize("document", lines("orch "))
 def test_orch_commands_exist_with_their_options(document: str) -> None:
     assert failures_of(check_orch, lines("orch ")[document]) == []
 
 
+def test_commands_of_blocks_are_complete() -> None:
+    """A block is there to be pasted; in a text, an argument may be missing."""
+    every = [line for path in CURRENT for line in commands(path) if line.startswith("orch ")]
+    assert len(every) > 250
+
+    def check(line: str) -> None:
+        given = words_of(line.partition("  #")[0])[1:]
+        assert not given or given[0].startswith("-") or refusal_of([VALUES.get(word, word) for word in given]) == ""
+
+    assert failures_of(check, every) == []
+
+
+def test_modules_that_commands_run_exist() -> None:
+    every = {line for path in CURRENT for line in (*commands(path), *code(path)) if "python -m " in line}
+    modules = {found[1] for line in every if (found := re.search(r"python -m ([\w.]+)", line))}
+    assert len(modules) > 10
+    assert [name for name in sorted(modules) if name.isidentifier() and not find_spec(name)] == []
+    ours = [name.replace(".", "/") for name in modules if name.partition(".")[0] in FOLDERS]
+    places = [ROOT / name for name in ours if name not in NOT_YET]
+    assert [str(one) for one in places if not (one.is_dir() or one.with_suffix(".py").is_file())] == []
+
+
 def check_orch(line: str) -> None:
-    command, *rest = words(line)[1:]
-    if command.startswith("-"):
-        assert command in ("--help", "--version", "-h", "--install-completion")
+    given = words_of(line)[1:]
+    if given[0].startswith("-"):
+        assert given[0] in ("--help", "--version", "-h", "--install-completion")
         return
-    assert command in COMMANDS
-    declared = program(command)
-    while rest and rest[0] in getattr(declared, "commands", {}):
-        declared, rest = declared.commands[rest[0]], rest[1:]
-    known = {option for parameter in declared.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    own, workload = (rest[: rest.index("--")], rest[rest.index("--") + 1 :]) if "--" in rest else (rest, [])
-    assert {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)} <= known | {"--help", "-h"}
+    assert given[0] in COMMANDS
+    if "OPTIONS" in given:  # the usage of a command
+        return
+    assert refusal_of([VALUES.get(word, word) for word in given]) in ("", MISSING)
+    workload = given[given.index("--") + 1 :] if "--" in given else []
     if workload and workload[0] in WORKLOADS:
-        understood([workload[0], *["prepare"] * (command == "prepare"), *workload[1:]])
+        understood([workload[0], *["prepare"] * (given[0] == "prepare"), *workload[1:]])
 
 
 @pytest.mark.parametrize("document", lines("python -m trainer "))
@@ -110,7 +138,7 @@ def test_trainer_commands_exist_with_their_options(document: str) -> None:
 
 
 def check_trainer(line: str) -> None:
-    rest = words(line)[3:]
+    rest = words_of(line)[3:]
     if rest[0] != "WORKLOAD":
         understood(rest)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,14 @@ from orchestrator.cli import COMMANDS
 from orchestrator.nodes.ssh_login import Attempt, Keys, refusal
 from tests import lan
 from tests.each_case import failures_of
-from tests.unit.programs import program_of
+from tests.unit.programs import MISSING, refusal_of, words_of
 
 PACKAGE = Path(orchestrator.__file__).parent
 LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
 END = re.compile(r"   |, |: | \(|\)|…| orch ")
 """Where prose follows the line, or another line does."""
+SEVERAL = {"orch lab 3", "orch doctor 3"}
+"""Lines in which the value is a command of its own, or an option with its value."""
 
 
 def _text(node: ast.expr) -> str:
@@ -47,26 +48,20 @@ def hints() -> Iterator[tuple[str, str]]:
                 continue
             named = isinstance(node, ast.keyword) and node.arg in ("hint", "fix")
             text = _text(node.value) if isinstance(node, ast.keyword) and named else ""
-            if isinstance(node, ast.Constant | ast.JoinedStr) and "→ orch" in (said := _text(node)):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and re.search("→ orch|^orch [^\\n]*$", said := _text(node)):
                 text = said
             for line in LINE.findall(text):
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}", END.split(line)[0].split(" # ")[0].strip(" .,")
 
 
 def test_every_line_of_a_hint_is_understood() -> None:
-    found = sorted(set(hints()))
+    found = sorted(one for one in set(hints()) if one[1] not in SEVERAL)
     assert len(found) > 60
     assert failures_of(check_line, found) == []
 
 
 def check_line(_place: str, line: str) -> None:
-    words = shlex.split(line)[1:]
-    program = program_of(words[0])
-    while hasattr(program, "commands") and not (
-        program.invoke_without_command and not (words and words[0] in program.commands)
-    ):
-        program = program.commands[words.pop(0)]
-    program.make_context("orch", words).close()
+    assert refusal_of(words_of(line)[1:]) in ("", MISSING)
 
 
 def test_a_changed_key_of_a_jump_host_is_accepted_by_a_login_there() -> None:
@@ -75,6 +70,6 @@ def test_a_changed_key_of_a_jump_host_is_accepted_by_a_login_there() -> None:
     error = paramiko.BadHostKeyException("bastion.lan", new, old)
     keys = Keys(files=(), in_agent=frozenset())
     there = Attempt(spec=lan.spec("alpha"), user="ana", error=error, waited_s=0.1, keys=keys)
-    assert refusal(there).hint.endswith("then: orch trust alpha")
+    assert refusal(there).hint.endswith("then: orch trust -n alpha")
     jump = replace(there, accept_by="ssh -p 22 ana@bastion.lan true")
     assert refusal(jump).hint.endswith("then: ssh -p 22 ana@bastion.lan true")

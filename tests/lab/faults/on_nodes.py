@@ -36,12 +36,12 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
         Fault(
             what="a host key was swapped",
             make=on(reach.host_key_swapped, "beta"),
-            finds="reach.key_changed", node="beta", fix="orch trust beta", says="it now shows ssh-ed25519 SHA256:",
+            finds="reach.key_changed", node="beta", fix="orch trust -n beta", says="it now shows ssh-ed25519 SHA256:",
         ),
         Fault(
             what="a host key that nobody has accepted",
             make=on(reach.second_address, "alpha", "unknown", 81),
-            finds="reach.key_unknown", node="unknown", fix="orch trust unknown", says="ssh-ed25519 SHA256:",
+            finds="reach.key_unknown", node="unknown", fix="orch trust -n unknown", says="ssh-ed25519 SHA256:",
             follows=("network.address_duplicate",),
         ),
         Fault(
