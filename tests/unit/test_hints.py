@@ -21,6 +21,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
 END = re.compile(r"   |, |: | \(|\)|…| orch ")
 """Where prose follows the line, or another line does."""
+PROPOSED = re.compile(r"→ orch|^orch [^\n]*$")
 SEVERAL = {"orch lab 3", "orch doctor 3"}
 """Lines in which the value is a command of its own, or an option with its value."""
 
@@ -48,7 +49,7 @@ def hints() -> Iterator[tuple[str, str]]:
                 continue
             named = isinstance(node, ast.keyword) and node.arg in ("hint", "fix")
             text = _text(node.value) if isinstance(node, ast.keyword) and named else ""
-            if isinstance(node, ast.Constant | ast.JoinedStr) and re.search("→ orch|^orch [^\\n]*$", said := _text(node)):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and PROPOSED.search(said := _text(node)):
                 text = said
             for line in LINE.findall(text):
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}", END.split(line)[0].split(" # ")[0].strip(" .,")
