@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import COMMANDS
+from orchestrator.state.phase import Phase
 from tests.each_case import failures_of
 from tests.unit.programs import MISSING, program_of, refusal_of, words_of
 from trainer.agent.options import build_parser as agent_parser
@@ -54,6 +55,8 @@ PATH = re.compile(r"(?<![\w./~$-])((?:[\w-]+/)+[\w.-]*\w/?)(?::((?:\w+)(?:\.\w+)
 
 VALUES = {"N": "2", "PORT": "8080", "FD": "3", "S": "1", "SECONDS": "1"}
 """Values for the words that stand for one."""
+SHOWN = {"alpha", "beta", "gamma", "delta", "worker", "first", "primera", "checkpoint", *Phase}
+"""Values in shown output: names of nodes and runs, what is counted, phases."""
 
 
 def name_of(path: Path) -> str:
@@ -106,6 +109,36 @@ def test_commands_of_blocks_are_complete() -> None:
         assert not given or given[0].startswith("-") or refusal_of([VALUES.get(word, word) for word in given]) == ""
 
     assert failures_of(check, every) == []
+
+
+def test_output_that_is_shown_is_of_today() -> None:
+    """Each two words that follow each other are in a text of ours, unless one of them is a value."""
+    foreign = []
+    for document, line in output():
+        pairs = re.findall(r"(?<![\w/.-])([a-z]{2,}) (?=([a-z]{2,})(?![\w/.-]))", line)
+        foreign += [f"{document}: {a} {b}" for a, b in pairs if not {a, b} & SHOWN and f"{a} {b}" not in texts()]
+    assert foreign == []
+
+
+def output() -> Iterator[tuple[str, str]]:
+    """What blocks show as printed by `orch`, but for a text that a model has written."""
+    for path in CURRENT:
+        for language, block in BLOCK.findall(path.read_text("utf-8")):
+            command = ""
+            for line in block.splitlines() if language == "console" else ():
+                command = line if line.startswith("$ ") else command
+                if command.startswith("$ orch ") and line is not command and "sample: " not in line:
+                    yield name_of(path), line
+
+
+@cache
+def texts() -> str:
+    """Every string of the packages, and the texts of causes and findings."""
+    files = [file for package in ("contract", "orchestrator", "trainer") for file in (ROOT / package).rglob("*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    strings += [file.read_text("utf-8") for file in (*ROOT.glob("docs/causes/*.md"), *ROOT.glob("docs/findings/*.md"))]
+    return re.sub(r"\s+", " ", " | ".join(strings))
 
 
 def test_modules_that_commands_run_exist() -> None:
