@@ -201,7 +201,7 @@ class _GroupedHelp(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # Typer would end without a word
+        except KeyboardInterrupt:  # Typer would end silently
             raise typer.Abort from None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

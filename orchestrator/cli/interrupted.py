@@ -1,4 +1,4 @@
-"""What continues and what has stopped after Ctrl-C, for each command that does not print it itself."""
+"""Sentences after Ctrl-C: what continues and what has stopped, for each command that does not print it itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AFTER_INTERRUPT = {
     "dashboard": "the page has ended, and runs continue",
     "test": "nothing is left on the nodes, and runs continue",
     "bench": "nothing is left on the nodes, and runs continue",
-    "exec": "the command on the node may go on where it ignores the end of its connection; runs continue",
+    "exec": "the command on the node may continue where it ignores the end of its connection; runs continue",
     "shell": "runs continue",
     "export": "no file was written, and runs continue",
     "lab": "machines that are done are as requested, the others as before: orch lab status",

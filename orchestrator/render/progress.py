@@ -160,7 +160,7 @@ class ProgressView:
 
 @dataclass(frozen=True)
 class _State:
-    """What a node does now."""
+    """Activity of a node at this moment."""
 
     text: str
     progress: Progress

@@ -296,7 +296,7 @@ def _present(node: Node, recipe: Recipe) -> ImageFacts | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Output:
-    """What becomes of a builder's output. Without a `notify`, no progress is shown: it takes no time."""
+    """Destinations of a builder's output. Without a `notify`, no progress is shown: it takes no time."""
 
     dockerfile: bytes
     what: str = "the result"

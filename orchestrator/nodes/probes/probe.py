@@ -99,7 +99,6 @@ def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str
         hostname, kernel, architecture = values["system"].split()
         if (identity := _IDENTITY.match(values["identity"])) is None:
             raise ValueError(values["identity"])
-        driver = _DRIVER.search(values.get("nvidia_driver", ""))
         disk = values["disk"].split()
         smi = read_quick(int(values.get("smi_exit", 0)), several["gpu"])
         return NodeFacts(
@@ -120,7 +119,7 @@ def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str
             clock_offset_s=_seconds(values["clock"], now) - now,
             ports_in_use=frozenset(int(port, 16) for port in values["listening"].split()),
             routes=_routes(several["route"], list(peers)),
-            nvidia_driver=driver["version"] if driver else "",
+            nvidia_driver=next(iter(_DRIVER.findall(values.get("nvidia_driver", ""))), ""),
             gpus=smi.gpus,
             gpu_fault=smi.fault,
             gpu_detail=smi.detail,
