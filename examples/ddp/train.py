@@ -1,6 +1,6 @@
 """Train a small ResNet on pictures in an .npz file, with plain DistributedDataParallel.
 
-python train.py [--config config.yaml] [KEY=VALUE ...]     e.g. epochs=5 lr=3e-4
+torchrun train.py [--config config.yaml] [KEY=VALUE ...]     e.g. epochs=5 lr=3e-4
 torchrun --nproc-per-node 2 train.py --tiny                random pictures, no file is needed
 """
 

@@ -101,7 +101,8 @@ def main():
     trainer.fit(model, train, val, ckpt_path=last if last.exists() else None)
     trainer.save_checkpoint(Path(args.out, "final.ckpt"), weights_only=True)
     trainer.strategy.barrier()
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

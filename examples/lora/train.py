@@ -14,7 +14,7 @@ from datasets import Dataset, load_dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedTokenizerFast, set_seed
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
 from trl import SFTConfig, SFTTrainer
 
 TINY_CHATS = [
@@ -47,7 +47,7 @@ def tiny_base(folder):
         pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=True,
     )  # fmt: skip
     set_seed(1)
-    Qwen3ForCausalLM(config).save_pretrained(folder)  # writes model.safetensors last
+    Qwen3ForCausalLM(config).save_pretrained(folder)  # model.safetensors comes last
 
 
 def newest_checkpoint(folder):
@@ -59,13 +59,12 @@ def newest_checkpoint(folder):
 
 
 def load_model(name, bits):
-    on_gpu = torch.cuda.is_available()
-    wanted = torch.bfloat16 if on_gpu else torch.float32
+    wanted = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     options = {"dtype": wanted, "attn_implementation": "sdpa"}  # `eager` would let packed chats see each other
     if bits == 4:
         nf4 = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
         options["quantization_config"] = BitsAndBytesConfig(**nf4, bnb_4bit_compute_dtype=wanted)
-        options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", 0)) if on_gpu else "cpu"}
+        options["device_map"] = {"": int(os.environ.get("LOCAL_RANK", 0)) if torch.cuda.is_available() else "cpu"}
     return AutoModelForCausalLM.from_pretrained(name, **options)
 
 
@@ -85,7 +84,7 @@ def build_trainer(args):
         output_dir=args.out, num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size,
         gradient_accumulation_steps=args.accumulate, learning_rate=args.lr, lr_scheduler_type="cosine", warmup_steps=10,
         packing=True, max_length=args.length, assistant_only_loss=True, logging_steps=10, save_steps=args.save_steps,
-        save_total_limit=2, seed=1, report_to="none", use_cpu=not on_gpu, ddp_backend="nccl" if on_gpu else "gloo",
+        save_total_limit=2, seed=1, report_to="none", use_cpu=not on_gpu,
         bf16=on_gpu and torch.cuda.is_bf16_supported(), gradient_checkpointing=on_gpu, dataloader_pin_memory=on_gpu,
         gradient_checkpointing_kwargs={"use_reentrant": False}, ddp_find_unused_parameters=False,
     )  # fmt: skip
@@ -113,7 +112,8 @@ def main():
         print(f"resumed from {newest}", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     trainer.save_model(f"{args.out}/adapter")  # on rank 0 alone
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

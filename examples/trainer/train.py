@@ -93,7 +93,7 @@ def main():
     settings = TrainingArguments(
         output_dir=args.out, num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size,
         learning_rate=args.lr, logging_steps=10, save_steps=args.save_steps, save_total_limit=2, seed=1,
-        report_to="none", use_cpu=not on_gpu, ddp_backend="nccl" if on_gpu else "gloo",
+        report_to="none", use_cpu=not on_gpu,
         bf16=on_gpu and torch.cuda.is_bf16_supported(), dataloader_pin_memory=on_gpu,
         ddp_find_unused_parameters=False,
         average_tokens_across_devices=False,  # that is for losses per token: it multiplies this one by the ranks
@@ -109,7 +109,8 @@ def main():
     trainer.train(resume_from_checkpoint=newest)
     print(trainer.evaluate(), flush=True)
     trainer.save_model(f"{args.out}/final")  # on rank 0 alone
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
