@@ -1,0 +1,167 @@
+"""Packages that a script of the user's imports, and the modules of its own that it imports, from their text: nothing
+of it runs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST_FILES, MOST_BYTES = 500, 2_000_000
+"""Files that are read, and the size of the largest: a larger one is data."""
+_FAILED_IMPORT = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+_ENDS = ("exit", "quit", "_exit", "SystemExit")
+_GONE = {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imghdr", "imp", "nntplib", "pipes", "smtpd", "telnetlib"}
+"""Modules of the standard library of Python 3.11, which the image has, that later versions have not."""
+STANDARD = sys.stdlib_module_names | _GONE
+Statement = ast.Import | ast.ImportFrom
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imports:
+    """Packages by the module's first name, each with the place that imports it, such as `train.py:3`."""
+
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """Imported whenever the script starts."""
+    possible: Mapping[str, str] = field(default_factory=dict)
+    """Imported by a function, or under a condition."""
+
+
+def imports_of(folder: Path, words: Sequence[str], path: Sequence[Path] = ()) -> Imports:
+    """Return what a script of the folder imports, or `-m MODULE`, and the modules of the folder that it imports.
+
+    `path`: further folders of the folder on PYTHONPATH. Modules of the standard library and of the folder are left out,
+    those that are anywhere in it: a script may extend its path.
+    """
+    is_module = words[0] == "-m"
+    start = _module_file(folder, words[1]) if is_module else folder / words[0]
+    if start is None or not start.is_file():
+        return Imports()
+    places = [folder if is_module else start.parent, folder, *path]
+    reader = _Reader(folder=folder, places=list(dict.fromkeys(places)))
+    reader.read(start, is_script=True)
+    possible = {name: place for name, place in reader.possible.items() if name not in reader.needed}
+    return Imports(needed=reader.needed, possible=possible)
+
+
+@dataclass
+class _Reader:
+    folder: Path
+    places: list[Path]
+    needed: dict[str, str] = field(default_factory=dict)
+    possible: dict[str, str] = field(default_factory=dict)
+    seen: dict[Path, bool] = field(default_factory=dict)
+    """Files that were read, and whether each is imported for certain."""
+
+    def read(self, file: Path, *, is_script: bool = False, certain: bool = True) -> None:
+        """Read one file, and those of the folder that it imports."""
+        if self.seen.get(file, False) or (file in self.seen and not certain) or len(self.seen) >= MOST_FILES:
+            return
+        self.seen[file] = certain
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                return
+            tree = ast.parse(file.read_bytes())
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            return  # the script itself will say so
+        for statement, sure in _imports(tree.body, is_script=is_script):
+            for name in self._names(statement, file, certain=certain and sure):
+                self._note(name, f"{self._shown(file)}:{statement.lineno}", certain=certain and sure)
+
+    def _names(self, statement: Statement, file: Path, *, certain: bool) -> Iterator[str]:
+        """Yield the modules of a statement with dots; a relative one is a file of the folder, which is read here."""
+        if isinstance(statement, ast.Import):
+            yield from (one.name for one in statement.names)
+        elif statement.level == 0 and statement.module:
+            yield statement.module
+            yield from (f"{statement.module}.{one.name}" for one in statement.names if one.name != "*")
+        elif statement.level:
+            base = file.parents[statement.level - 1] if statement.level <= len(file.parents) else self.folder
+            inside = base.joinpath(*(statement.module or "").split("."))
+            for target in (inside, *(inside / one.name for one in statement.names)):
+                for found in (target.with_name(f"{target.name}.py"), target / "__init__.py"):
+                    if found.is_file():
+                        self.read(found, certain=certain)
+
+    def _note(self, name: str, place: str, *, certain: bool) -> None:
+        top = name.partition(".")[0]
+        if own := self._own_files(name):
+            for file in own:
+                self.read(file, certain=certain)
+        elif top not in STANDARD and not self._anywhere(top):
+            (self.needed if certain else self.possible).setdefault(top, place)
+
+    def _own_files(self, name: str) -> list[Path]:
+        """Return the files of the folder that an import of this module reads; none for a package of the image."""
+        parts = name.split(".")
+        for place in self.places:
+            if (file := place / f"{parts[0]}.py").is_file():
+                return [file]
+            inits = [place.joinpath(*parts[:depth], "__init__.py") for depth in range(1, len(parts) + 1)]
+            module = place.joinpath(*parts[:-1], f"{parts[-1]}.py")
+            if found := [one for one in (*inits, module) if one.is_file()]:
+                return found
+        return []
+
+    def _anywhere(self, top: str) -> bool:
+        """Whether the folder has a module of this name somewhere, or a folder of its own at a place of the path."""
+        if any((place / top).is_dir() for place in self.places):
+            return True
+        patterns = [f"{depth}{top}{end}" for depth in ("", "*/", "*/*/") for end in (".py", "/*.py", "*.so")]
+        return any(next(self.folder.glob(pattern), None) for pattern in patterns)
+
+    def _shown(self, file: Path) -> str:
+        return str(file.relative_to(self.folder)) if file.is_relative_to(self.folder) else file.name
+
+
+def _module_file(folder: Path, module: str) -> Path | None:
+    path = folder.joinpath(*module.split("."))
+    return next((one for one in (path / "__main__.py", path.with_name(f"{path.name}.py")) if one.is_file()), None)
+
+
+def _imports(body: Sequence[ast.stmt], *, is_script: bool, sure: bool = True) -> Iterator[tuple[Statement, bool]]:
+    """Yield the imports of statements, each with whether it runs in any case; none that may fail."""
+    for one in body:
+        if isinstance(one, Statement):
+            yield one, sure
+        elif isinstance(one, ast.ClassDef | ast.With):
+            suppressed = isinstance(one, ast.With) and "suppress" in ast.dump(one.items[0].context_expr)
+            yield from () if suppressed else _imports(one.body, is_script=is_script, sure=sure)
+        elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.For | ast.While):
+            yield from _imports(one.body, is_script=is_script, sure=False)
+        elif isinstance(one, ast.If):
+            yield from _of_condition(one, is_script=is_script, sure=sure)
+        elif isinstance(one, ast.Try):
+            yield from _of_try(one, is_script=is_script, sure=sure)
+
+
+def _of_condition(one: ast.If, *, is_script: bool, sure: bool) -> Iterator[tuple[Statement, bool]]:
+    """Imports under `if`: none of `TYPE_CHECKING`, and those of `__name__ == "__main__"` for the script alone."""
+    test = ast.unparse(one.test)
+    if "TYPE_CHECKING" not in test and (is_script or "__main__" not in test):
+        yield from _imports(one.body, is_script=is_script, sure=sure and "__main__" in test)
+    yield from _imports(one.orelse, is_script=is_script, sure=False)
+
+
+def _of_try(one: ast.Try, *, is_script: bool, sure: bool) -> Iterator[tuple[Statement, bool]]:
+    """Imports under `try`: none where a failed one is handled, unless its handler ends the program."""
+    handlers = [handler for handler in one.handlers if _handles(handler)]
+    if not handlers:
+        yield from _imports(one.body, is_script=is_script, sure=sure)
+    elif any(_gives_up(handler) for handler in handlers):
+        yield from _imports(one.body, is_script=is_script, sure=False)
+    for part in (one.orelse, one.finalbody):
+        yield from _imports(part, is_script=is_script, sure=sure and not handlers)
+
+
+def _handles(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or any(name in ast.unparse(handler.type) for name in _FAILED_IMPORT)
+
+
+def _gives_up(handler: ast.ExceptHandler) -> bool:
+    """Whether the handler of a failed import raises, or ends the program."""
+    calls = [ast.unparse(node.func) for node in ast.walk(handler) if isinstance(node, ast.Call)]
+    raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+    return raises or any(call.rpartition(".")[2] in _ENDS for call in calls)
