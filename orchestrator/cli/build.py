@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.consent import agreed
+from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, installed_version, report_errors, say
 from orchestrator.plan.cuda import AUTO
-from orchestrator.plan.image import DEFAULT_BASE
+from orchestrator.plan.image import DEFAULT_BASE, image_words
 from orchestrator.specs.cuda import TORCH_BUILDS
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.fan_out import Notify
     from orchestrator.fleet.images.build import BuildOptions
     from orchestrator.fleet.images.distribute_image import Registry
-    from orchestrator.nodes.interface import Node
     from orchestrator.specs.inventory import NodeSpec
 
 EXAMPLES = """\
@@ -140,7 +138,13 @@ def build(
         version=installed_version(),
         log=_new_log(),
     )
-    return _build(options, specs, command_to_add("torchvision", loaded.inventory.image.requirements), output, yes=yes)
+    named = requirements or loaded.inventory.image.requirements
+    placed = build_images(options, specs, Path(named).name if named else "", quiet=output.as_json, yes=yes)
+    if placed is None:
+        say("nothing was built")
+        return EXIT_INTERRUPTED
+    tell_of_torchvision(placed, command_to_add("torchvision", loaded.inventory.image.requirements))
+    return _report(placed, output)
 
 
 def _new_log() -> Path:
@@ -152,22 +156,38 @@ def _new_log() -> Path:
     return log
 
 
-def _build(options: BuildOptions, specs: Sequence[NodeSpec], add: str, output: Output, *, yes: bool) -> int:
-    """Build the images that these nodes need, and copy them. `add`: the command that adds torchvision."""
-    from orchestrator.fleet.images.build import provide_images
+def build_images(
+    options: BuildOptions, specs: Sequence[NodeSpec], packages: str, *, quiet: bool, yes: bool
+) -> Sequence[Placed] | None:
+    """Build the images that these nodes need, and copy them; None: the answer was no.
 
+    `packages`: name of the file with the packages that are added. What is there already is not asked about.
+    """
+    from orchestrator.cli.report import progress_view
+    from orchestrator.fleet.connect import connected
+    from orchestrator.fleet.images.build import needed_images, provide_images
+    from orchestrator.nodes.local import LocalNode
+
+    require_consent(yes=yes)
     for note in options.additions.notes:
         say(f"note: {note}")
-    where = f"{'on each of' if options.each_node else 'for'} {', '.join(spec.name for spec in specs)}"
-    if not agreed(f"build {options.profile} {where}?", yes=yes, default=True):
-        say("nothing was built")
-        return EXIT_INTERRUPTED
-    with _at_work(specs, output) as (reached, controller, notify):
-        placed = provide_images(options, specs, reached, controller, notify)
+    with closing(LocalNode()) as controller, connected(specs) as reached:
+        images = needed_images(options, specs, reached)
+        lacking = {one.recipe.profile: one.lacking() for one in images}
+        absent = [profile for profile, nodes in lacking.items() if nodes or options.no_cache]
+        what = image_words(absent, packages)
+        where = f"on each of {_names(specs)}" if options.each_node else f"and copy it to {_names(specs)}"
+        if absent and not agreed(f"Build {what}, {where}?", yes=yes, default=True):
+            return None
+        with progress_view(quiet=quiet) as view:
+            placed = provide_images(options, specs, reached, controller, view.notify, images)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
-    tell_of_torchvision(placed, add)
-    return _report(placed, output)
+    return placed
+
+
+def _names(specs: Sequence[NodeSpec]) -> str:
+    return ", ".join(spec.name for spec in specs)
 
 
 def _must_fit(image: str, builds: Sequence[str]) -> None:
@@ -182,26 +202,18 @@ def _bring(
     reference: str, specs: Sequence[NodeSpec], project: str, registry: Registry | None, output: Output, *, yes: bool
 ) -> int:
     """Copy an image that orch has not built to these nodes."""
+    from orchestrator.cli.report import progress_view
+    from orchestrator.fleet.connect import connected
     from orchestrator.fleet.images.reference import provide_reference
+    from orchestrator.nodes.local import LocalNode
 
-    if not agreed(f"copy {reference} to {', '.join(spec.name for spec in specs)}?", yes=yes, default=True):
+    if not agreed(f"Copy {reference} to {_names(specs)}?", yes=yes, default=True):
         say("nothing was copied")
         return EXIT_INTERRUPTED
     folders = {spec.name: spec.folder(project) for spec in specs}
-    with _at_work(specs, output) as (reached, controller, notify):
-        placed = provide_reference(reference, reached, folders, controller, notify, registry)
-    return _report(placed, output)
-
-
-@contextmanager
-def _at_work(specs: Sequence[NodeSpec], output: Output) -> Iterator[tuple[tuple[Node, ...], Node, Notify]]:
-    """Yield the nodes, this computer, and the function that shows progress."""
-    from orchestrator.cli.report import progress_view
-    from orchestrator.fleet.connect import connected
-    from orchestrator.nodes.local import LocalNode
-
     with closing(LocalNode()) as controller, connected(specs) as reached, progress_view(quiet=output.as_json) as view:
-        yield reached, controller, view.notify
+        placed = provide_reference(reference, reached, folders, controller, view.notify, registry)
+    return _report(placed, output)
 
 
 def _report(placed: Sequence[Placed], output: Output) -> int:

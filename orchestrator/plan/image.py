@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.plan.packages import Additions
@@ -13,6 +13,7 @@ from orchestrator.specs.labels import (
     LABEL_COMMIT,
     LABEL_CONTENT,
     LABEL_CUDA,
+    LABEL_MODULES,
     LABEL_PROFILE,
     LABEL_PROJECT,
     LABEL_PYTHON,
@@ -21,6 +22,8 @@ from orchestrator.specs.labels import (
 )
 
 PROFILES = ("cpu", "cuda")
+EXPECTED = {"cpu": "1.4 GB, about 3 min", "cuda": "5.6 GB, about 8 min"}
+"""Size of an image, and the time that its build takes on a usual connection."""
 DEFAULT_BASE = "orch/base:bookworm"
 """Debian 12, slim: pulled, or made from Debian's packages."""
 DEFAULT_BASE_PYTHON = "cp311"
@@ -94,6 +97,8 @@ class ImageVersions:
     onednn: bool
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions of those in PACKAGE_LABELS that it has."""
+    modules: Sequence[str] = ()
+    """First names of the modules that it has beside the standard library."""
 
 
 def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]:
@@ -114,8 +119,16 @@ def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]
         LABEL_COMMIT: recipe.git_commit,
         LABEL_CONTENT: recipe.content,
         LABEL_ADDITIONS: recipe.additions.digest,
+        LABEL_MODULES: " ".join(found.modules),
         **{label: found.packages.get(package, "") for package, label in PACKAGE_LABELS.items()},
     }
+
+
+def image_words(profiles: Iterable[str], packages: str = "") -> str:
+    """Name the images of these profiles with their cost, for a question. `packages`: the file that names more."""
+    names = {"cpu": "the CPU image", "cuda": "the CUDA image"}
+    more = f" with your {packages}" if packages else ""
+    return " and ".join(f"{names[profile]}{more}, {EXPECTED[profile]}" for profile in sorted(set(profiles)))
 
 
 def pip_conf(environment: Mapping[str, str]) -> str:

@@ -42,6 +42,8 @@ LABEL_CUDA = "orch.cuda"
 """CUDA that its torch was built with."""
 LABEL_PYTHON = "orch.python"
 LABEL_COMMIT = "orch.git_commit"
+LABEL_MODULES = "orch.modules"
+"""First names of the modules that it has beside the standard library, separated by spaces."""
 PACKAGE_LABELS = {"torch-geometric": "orch.torch_geometric", "torchvision": "orch.torchvision"}
 """Packages that not every image has, each with the label that holds its version, empty where the image lacks it."""
 

@@ -36,15 +36,17 @@ _TORCHVISION_HINT = "; if pip names torchvision: add a line torchvision, and PyT
 _OWN_DOCKERFILE = "Dockerfile.of-the-project"
 
 _ASK = """\
-import importlib.metadata, json, platform, sys, torch
+import importlib.metadata, json, pkgutil, platform, sys, torch
 packages = {}
 for name in sys.argv[1:]:
     try:
         packages[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
+modules = {module.name for module in pkgutil.iter_modules()} | {*importlib.metadata.packages_distributions()}
+modules = sorted(name for name in modules - {*sys.stdlib_module_names} if name.isidentifier())
 print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda or "",
-                  "onednn": torch.backends.mkldnn.is_available(), "packages": packages}))"""
+                  "onednn": torch.backends.mkldnn.is_available(), "packages": packages, "modules": modules}))"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +72,26 @@ class BuildOptions:
     """File for the whole output of the builders."""
 
 
-def provide_images(
-    options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node], controller: Node, notify: Notify
-) -> tuple[Placed, ...]:
-    """Build what is needed and bring it to the nodes; one `Placed` for each, in order.
+@dataclass(frozen=True, kw_only=True)
+class NeededImage:
+    """An image that nodes need, with these nodes, before anything is built."""
 
-    Raises if no image could be built: an engine that cannot be reached, no suitable builder, a failed build.
-    """
+    recipe: Recipe
+    cuda: str
+    cuda_reason: str
+    architecture: str
+    nodes: tuple[Node, ...]
 
+    def lacking(self) -> list[str]:
+        """Return the names of its nodes that do not have it."""
+        present = fan_out(self.nodes, lambda node: _present(node, self.recipe), timeout_s=60.0)
+        return [outcome.item.name for outcome in present if outcome.result is None]
+
+
+def needed_images(options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> list[NeededImage]:
+    """Return the images for these nodes: one for each profile, CUDA and architecture."""
     groups, cuda_reason = _by_image(options, specs, nodes)
-    folders = {spec.name: spec.folder(options.project) for spec in specs}
-    placed: dict[str, Placed] = {}
+    found = []
     for (profile, cuda, architecture), group in groups.items():
         recipe = Recipe(
             project=options.project,
@@ -92,7 +103,30 @@ def provide_images(
             git_commit=source_commit(),
             version=options.version,
         )
-        builders = _Builders(controller, tuple(nodes), architecture)
+        reason = cuda_reason if cuda else ""
+        found.append(
+            NeededImage(recipe=recipe, cuda=cuda, cuda_reason=reason, architecture=architecture, nodes=tuple(group))
+        )
+    return found
+
+
+def provide_images(
+    options: BuildOptions,
+    specs: Sequence[NodeSpec],
+    nodes: Sequence[Node],
+    controller: Node,
+    notify: Notify,
+    images: Sequence[NeededImage] | None = None,
+) -> tuple[Placed, ...]:
+    """Build what is needed and bring it to the nodes; one `Placed` for each, in order. `images`: those needed.
+
+    Raises if no image could be built: an engine that cannot be reached, no suitable builder, a failed build.
+    """
+    folders = {spec.name: spec.folder(options.project) for spec in specs}
+    placed: dict[str, Placed] = {}
+    for needed in needed_images(options, specs, nodes) if images is None else images:
+        recipe, group = needed.recipe, needed.nodes
+        builders = _Builders(controller, tuple(nodes), needed.architecture)
         builder = None if options.each_node else builders.choose(recipe, options, group)
         if builder:
             image = build_image(builder, recipe, options, notify)
@@ -104,11 +138,11 @@ def provide_images(
         for outcome in brought:
             placed[outcome.item.name] = Placed(
                 node=outcome.item.name,
-                profile=profile,
+                profile=recipe.profile,
                 builder=(builder or outcome.item).name,
                 tag=recipe.tag,
-                cuda=cuda,
-                cuda_reason=cuda_reason if cuda else "",
+                cuda=needed.cuda,
+                cuda_reason=needed.cuda_reason,
                 content=recipe.content,
                 has_torchvision=not built or built.labels.get(PACKAGE_LABELS["torchvision"]) != "",
                 delivery=outcome.result,
