@@ -75,8 +75,8 @@ def package_of(module: str, named: Iterable[str] = ()) -> str:
     `named`: packages that a project names already; one of them is preferred.
     """
     candidates = packages_of(module)
-    known = {_normal(name): name for name in named}
-    return next((known[_normal(one)] for one in candidates if _normal(one) in known), candidates[0])
+    known = {normal_name(name): name for name in named}
+    return next((known[normal_name(one)] for one in candidates if normal_name(one) in known), candidates[0])
 
 
 def packages_of(module: str) -> tuple[str, ...]:
@@ -91,6 +91,6 @@ def has_other_name(module: str) -> bool:
     return packages_of(module) != (module.partition(".")[0].replace("_", "-"),)
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
     """Name of a package as the index compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()

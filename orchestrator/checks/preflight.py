@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import ImageContents, NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.image import OUR_PACKAGES
-from orchestrator.specs.labels import LABEL_ADDITIONS, LABEL_CONTENT, LABEL_CUDA, LABEL_PROFILE, PACKAGE_LABELS
+from orchestrator.specs.labels import (
+    LABEL_ADDITIONS,
+    LABEL_CONTENT,
+    LABEL_CUDA,
+    LABEL_MODULES,
+    LABEL_PROFILE,
+    LONGEST_COMMAND,
+    PACKAGE_LABELS,
+)
 
 CLOCK_WARN_S = 1.0
 CLOCK_ERROR_S = 30.0
@@ -165,7 +173,17 @@ def package_missing(fleet: Sequence[NodeFacts], packages: Mapping[str, str]) -> 
     for package, add in packages.items():
         held = {facts.name: facts.image.labels.get(PACKAGE_LABELS[package]) for facts in fleet if facts.image}
         if without := [name for name, version in held.items() if version == ""]:
-            yield Finding.of("image.package_missing", ", ".join(without), package=package, add=add)
+            yield Finding.of("image.package_missing", ", ".join(without), case="workload", package=package, add=add)
+
+
+def modules_missing(fleet: Sequence[NodeFacts], modules: Iterable[str]) -> dict[str, list[str]]:
+    """Return those of the modules that an image of orch lacks, each with the nodes that have such an image.
+
+    An image without the label, of an earlier version or of another maker, is not known to lack any.
+    """
+    held = {one.name: one.image.labels.get(LABEL_MODULES, "")[:LONGEST_COMMAND].split() for one in fleet if one.image}
+    lacking = {module: [name for name, has in held.items() if has and module not in has] for module in modules}
+    return {module: names for module, names in lacking.items() if names}
 
 
 def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:

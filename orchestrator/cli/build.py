@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
 if TYPE_CHECKING:
     from orchestrator.fleet.images.build import BuildOptions
     from orchestrator.fleet.images.distribute_image import Registry
-    from orchestrator.specs.inventory import NodeSpec
+    from orchestrator.specs.inventory import Inventory, NodeSpec
 
 EXAMPLES = """\
 orch build
@@ -100,8 +101,7 @@ def build(
     pip and proxy settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_TRUSTED_HOST, https_proxy and so on) are passed to
     the build and are not kept in the image. Nodes that have the image are skipped; the others get the missing layers.
     """
-    from orchestrator.fleet.images.build import BuildOptions
-    from orchestrator.fleet.images.build_context import read_additions, site_of
+    from orchestrator.fleet.images.build_context import site_of
     from orchestrator.fleet.images.distribute_image import Registry
     from orchestrator.plan.packages import command_to_add
 
@@ -124,8 +124,8 @@ def build(
     through = Registry.of(address) if address else None
     if reference := image or ("" if builds else loaded.inventory.image.reference or ""):
         return _bring(reference, specs, loaded.inventory.project, through, output, yes=yes)
-    options = BuildOptions(
-        project=loaded.inventory.project,
+    options = replace(
+        plain_options(loaded.inventory, files),
         profile=profile.value,
         cuda=cuda,
         base=base,
@@ -133,10 +133,7 @@ def build(
         each_node=each_node,
         no_cache=no_cache,
         registry=through,
-        additions=read_additions(loaded.inventory.image.model_copy(update=files)),
         site=site_of(os.environ, wheels=wheels, ca_bundle=ca_bundle),
-        version=installed_version(),
-        log=_new_log(),
     )
     named = requirements or loaded.inventory.image.requirements
     placed = build_images(options, specs, Path(named).name if named else "", quiet=output.as_json, yes=yes)
@@ -145,6 +142,22 @@ def build(
         return EXIT_INTERRUPTED
     tell_of_torchvision(placed, command_to_add("torchvision", loaded.inventory.image.requirements))
     return _report(placed, output)
+
+
+def plain_options(inventory: Inventory, files: Mapping[str, str]) -> BuildOptions:
+    """Return the options of a build as the inventory has them. `files`: those of its keys that are given instead."""
+    from orchestrator.fleet.images.build import BuildOptions
+    from orchestrator.fleet.images.build_context import read_additions, site_of
+    from orchestrator.fleet.images.distribute_image import Registry
+
+    return BuildOptions(
+        project=inventory.project,
+        registry=Registry.of(inventory.image.registry) if inventory.image.registry else None,
+        additions=read_additions(inventory.image.model_copy(update=dict(files))),
+        site=site_of(os.environ),
+        version=installed_version(),
+        log=_new_log(),
+    )
 
 
 def _new_log() -> Path:
@@ -168,9 +181,9 @@ def build_images(
     from orchestrator.fleet.images.build import needed_images, provide_images
     from orchestrator.nodes.local import LocalNode
 
-    require_consent(yes=yes)
     for note in options.additions.notes:
         say(f"note: {note}")
+    require_consent(yes=yes)
     with closing(LocalNode()) as controller, connected(specs) as reached:
         images = needed_images(options, specs, reached)
         lacking = {one.recipe.profile: one.lacking() for one in images}

@@ -16,12 +16,11 @@ from orchestrator.cli.options import YesOption
 from orchestrator.cli.report import exit_code, invocation, report_errors, say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, EngineError, UsageError
-from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode, inventory_text
 from orchestrator.specs.inventory_files.machine_words import machines_of
 
-_THIS_COMPUTER = "nodes: {here: {address: 127.0.0.1, connection: local}}"
 EXAMPLES = """\
 orch init 192.168.1.11 192.168.1.12
 orch init ana@192.168.1.11:2222 'node[1-5]'
@@ -61,7 +60,7 @@ def init(
     if file.exists() and yes and not force:
         raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
     if local:
-        specs = fit = list(parse_inventory(_THIS_COMPUTER, filename="this computer").nodes)
+        specs = fit = list(this_computer().nodes)
     else:
         specs = list(_specs(_words(machines or [], scan, yes=yes), user, yes=yes))
         fit = let_in(specs, yes=yes)
@@ -72,11 +71,17 @@ def init(
     if left_out and not agreed(f"Leave out {', '.join(left_out)} and write the others?", yes=yes, default=True):
         say("nothing was written; what was done on the machines stays: repeat this command")
         return EXIT_INTERRUPTED
-    if not _write(fit, file, force=force, yes=yes):
+    if not write_inventory(fit, file, force=force, yes=yes):
         return EXIT_INTERRUPTED
     where = "" if file == Path("inventory.yaml") else f" -i {quote(str(file))}"
     say(f"next: orch {_next_after_a_look(fit)}{where}")
     return exit_code(len(left_out), len(specs))
+
+
+def this_computer(engine: str = "") -> Inventory:
+    """Return an inventory with this computer as its only node."""
+    own = f", engine: {engine}" if engine == "process" else ""
+    return parse_inventory(f"nodes: {{here: {{address: 127.0.0.1, connection: local{own}}}}}", filename="this computer")
 
 
 def _of_inventory(file: Path, *, yes: bool) -> int:
@@ -134,9 +139,9 @@ def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSp
     return parse_inventory(text, filename="the machines").nodes
 
 
-def _write(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:
+def write_inventory(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:
     """Write the inventory; return whether the file has it now. An existing one is replaced on consent only."""
-    keys = {"address", "user", "port", "connection"}
+    keys = {"address", "user", "port", "connection", "engine"}
     nodes = tuple(ImportedNode(name=one.name, values=one.model_dump(include=keys, exclude_unset=True)) for one in specs)
     text, _ = inventory_text(ImportedInventory(nodes=nodes), source="the command line", command="init")
     try:

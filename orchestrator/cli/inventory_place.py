@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.cli.report import invocation
 
 GIVEN = "(given by -i)"
+HERE = "in this folder"
 IN_FOLDER = Path("inventory.yaml")
 
 
@@ -23,4 +24,4 @@ def inventory_place(path: Path | None) -> tuple[Path, str]:
     if variable := os.environ.get("ORCH_INVENTORY"):
         return Path(variable), "(given by $ORCH_INVENTORY)"
     lab = inventory_file()
-    return (lab, "") if lab.exists() and not IN_FOLDER.exists() else (IN_FOLDER, "in this folder")
+    return (lab, "") if lab.exists() and not IN_FOLDER.exists() else (IN_FOLDER, HERE)

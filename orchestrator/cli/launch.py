@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.completion import node_words, workloads
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import LoadedInventory, load_inventory
 from orchestrator.cli.flags import expand
+from orchestrator.cli.inventory_place import HERE, inventory_place
 from orchestrator.cli.launching.command_words import WORDS_LAST, with_command
 from orchestrator.cli.options import OutputMode
 from orchestrator.specs.launch_options import LaunchOptions
@@ -61,5 +62,16 @@ def launch(
     from orchestrator.cli.launching.start_run import start_run
 
     options = with_command(context, options, command)
-    loaded = load_inventory(mode.inventory)
+    loaded = _inventory(mode, options)
     return start_run(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))
+
+
+def _inventory(mode: OutputMode, options: LaunchOptions) -> LoadedInventory:
+    """Read the inventory. Where there is none for a new run, this computer is the only node: the launch asks before it
+    writes that down."""
+    file, origin = inventory_place(mode.inventory)
+    if file.exists() or origin != HERE or options.on or options.resume:
+        return load_inventory(mode.inventory)
+    from orchestrator.cli.init import this_computer
+
+    return LoadedInventory(inventory=this_computer(options.engine), path=file)

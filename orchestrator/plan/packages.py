@@ -18,6 +18,8 @@ from packaging.utils import canonicalize_name
 from orchestrator.plan.requirement_lines import conda_file, is_of_cuda, read_line, requirement_of
 from orchestrator.specs.errors import ConfigError
 
+REQUIREMENTS = "requirements.txt"
+"""Usual name of a project's file of packages."""
 LAYER = "images/packages.Dockerfile"
 BASE_ARGUMENT = "BASE"
 FREEZE = "pip list --format=freeze --not-required > requirements.txt   # then leave torch out"
@@ -77,6 +79,12 @@ def command_to_add(package: str, requirements: str | None) -> str:
         return f"orch build   # after adding {package!r} to `dependencies` in {requirements}"
     file = shlex.quote(requirements or "requirements.txt")
     return f"echo {package} >> {file} && orch build" + ("" if requirements else f" --requirements {file}")
+
+
+def named_in(text: str) -> list[str]:
+    """Return the packages that the lines of a requirements.txt name; lines that name none are passed over."""
+    found = (requirement_of(line) for _, line in _logical_lines(text))
+    return [one.name for one in found if one]
 
 
 class RequirementLines(NamedTuple):

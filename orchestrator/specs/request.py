@@ -39,6 +39,10 @@ class LaunchRequest(RunSettings):
     """Makes the data that the command reads, where none is brought: empty where it is, or where none is read."""
     additions: str = ""
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
+    imports: Mapping[str, str] = field(default_factory=dict)
+    """Modules of packages that the user's script imports whenever it starts, each with the place that does."""
+    requirements: str = ""
+    """File of packages that the inventory names; empty where it names none."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Packages that the command needs and that an image has only where a project adds them, each with the command that
     adds it."""

@@ -144,9 +144,9 @@ def test_4_a_node_out_of_reach_and_nothing_is_started(orch: Orch) -> None:
 def test_4_a_check_refuses(orch: Orch) -> None:
     here = lan.lan(*THREE)
     here.nodes["gamma"].engine.held.clear()
-    ran = orch("launch", on=here)
+    ran = orch("launch", "--image", "lab/mine:1", on=here)
     assert (ran.code, here.containers) == (4, {})
-    assert "✗ gamma: the image of this project is missing [image.missing]\n  → orch build" in ran.err
+    assert "gamma: the image lab/mine:1 is missing [image.missing]\n  → orch build --image lab/mine:1" in ran.err
 
 
 def test_4_an_engine_refuses(orch: Orch) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
 from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.launching.first_steps import NotReadyError, missing_modules, steps_needed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import Newest, chosen_checkpoint, newest_anywhere, unreported_lines
@@ -39,12 +40,12 @@ def check_and_plan(nodes: Sequence[Node], request: LaunchRequest, identity: RunI
 
 
 def checked_facts(
-    nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, mode: OutputMode
+    nodes: Sequence[Node], request: LaunchRequest, identity: RunIdentity, mode: OutputMode, *, building: bool = False
 ) -> dict[str, NodeFacts]:
     """Collect the facts of all nodes and run the checks.
 
     A dry run plans from the inventory where a node does not answer and reports no findings. PreflightError: a node did
-    not answer, or a check found an error.
+    not answer, or a check found an error. NotReadyError, only if `building`: a build mends all that was found.
     """
     asked = begin(lambda: gather_facts(nodes, request, resume=identity.run_id if identity.attempt else ""))
     from orchestrator.cli.launching.view import tell_findings  # loads rich, while the nodes answer
@@ -61,6 +62,9 @@ def checked_facts(
             *package_missing(list(facts.values()), request.packages),
             *(data_missing(list(facts.values()), request.data_command) if request.data_command else ()),
         )
+        if building and not errors and (steps := steps_needed(request, facts, findings)):
+            raise NotReadyError(steps)
+        findings = (*findings, *missing_modules(request, facts))
         unfit = any(finding.severity is Severity.ERROR for finding in findings)
         if unfit or not mode.as_json:
             tell_findings(findings)

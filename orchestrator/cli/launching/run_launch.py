@@ -6,33 +6,36 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from contract.result_files import within_limit
 from orchestrator.cli.consent import agreed, can_ask, require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
 from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError, possible_modules
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
-from orchestrator.cli.launching.own_code import may_be_copied, own_code
+from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
 from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.fleet.checkpoints.results import WrittenResults
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.images.build_context import read_additions
-from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
+from orchestrator.fleet.planning.imports import Imports, imports_of
+from orchestrator.fleet.planning.request import build_request, chosen_nodes, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import measuring
+from orchestrator.plan.command import is_own_script, is_shell_script, measuring, worker_command
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, OrchError, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -55,12 +58,35 @@ def run_launch(
     `earlier`: the result of `earlier_plan`; `again`: the plan of another run, whose settings a new run repeats.
     """
     _refuse_a_forecast(options, mode)
-    if not mode.dry_run:
-        require_consent(yes=mode.confirmed, look_first="--dry-run")
+    try:
+        return _launch(inventory, options, mode, earlier, again)
+    except NotReadyError as error:
+        if not error.steps.are_agreed(yes=mode.confirmed):
+            say("nothing was started")
+            return EXIT_INTERRUPTED
+        error.steps.carry_out(inventory, chosen_nodes(inventory, options, earlier), quiet=mode.as_json)
+    return _launch(inventory, options, replace(mode, confirmed=True), earlier, again)
+
+
+def _launch(
+    inventory: Inventory, options: LaunchOptions, mode: OutputMode, earlier: Plan | None, again: Plan | None
+) -> int:
+    """As `run_launch`. NotReadyError: the inventory is to be written, or an image to be built, before a new run."""
+    to_write = None if mode.inventory is None or mode.inventory.exists() else mode.inventory
+    if not mode.dry_run and not mode.confirmed and not can_ask():
+        if not (earlier or again or options.resume or options.nodes == "auto"):
+            _name_the_steps(inventory, options, mode, to_write)
+        require_consent(yes=False, look_first="--dry-run")
     if options.nodes == "auto":
         options = with_best_nodes(inventory, options, mode)
     earlier = earlier or earlier_plan(inventory, options, mode)
-    with ready(inventory, options, mode, earlier, again=again) as (nodes, request, plan, previous):
+    building = not (earlier or again)
+    with (
+        _with_inventory(to_write),
+        ready(inventory, options, mode, earlier, again=again, building=building) as (nodes, request, plan, previous),
+    ):
+        if to_write and not mode.dry_run:
+            raise NotReadyError(FirstSteps())
         if mode.dry_run:
             if mode.as_json:
                 write_json(to_data(plan))
@@ -96,6 +122,30 @@ def run_launch(
     return EXIT_OK if probe.forecast and not probe.failure else RunFailedError.exit_code
 
 
+@contextmanager
+def _with_inventory(file: Path | None) -> Iterator[None]:
+    """Add the inventory that is to be written to the steps of a launch that is not ready."""
+    try:
+        yield
+    except NotReadyError as error:
+        raise NotReadyError(replace(error.steps, inventory=file)) from None
+
+
+def _name_the_steps(inventory: Inventory, options: LaunchOptions, mode: OutputMode, to_write: Path | None) -> None:
+    """UsageError: without a terminal to ask on, the steps that a new run lacks, as commands.
+
+    Nothing else that is wrong is reported: it is when the launch is agreed to.
+    """
+    try:
+        with _with_inventory(to_write), ready(inventory, options, mode, None, building=True):
+            if to_write:
+                raise NotReadyError(FirstSteps())
+    except NotReadyError as error:
+        error.steps.are_agreed(yes=False)
+    except OrchError:
+        return
+
+
 def _refuse_a_forecast(options: LaunchOptions, mode: OutputMode) -> None:
     """UsageError: a forecast with options of a run that it does not begin."""
     if mode.forecast and (options.resume or mode.detach):
@@ -124,10 +174,12 @@ def ready(
     *,
     ending: bool = False,
     again: Plan | None = None,
+    building: bool = False,
 ) -> Iterator[tuple[Sequence[Node], LaunchRequest, Plan, PreviousAttempt | None]]:
     """Yield nodes, request, checked plan and earlier attempt: all that precedes the first change on a node.
 
-    `ending`: the earlier attempt is still active and will have been stopped; `again`: as in `run_launch`.
+    `ending`: the earlier attempt is still active and will have been stopped; `again`: as in `run_launch`; `building`:
+    as in `checked_facts`.
     """
     if options.checkpoint and not earlier:
         raise UsageError("--checkpoint chooses where a run is resumed from", hint="orch resume RUN --checkpoint STEP")
@@ -146,7 +198,10 @@ def ready(
     if again and request.code_digest == again.code_digest:
         request = replace(request, code_origin=again.code_origin)  # it may have been fetched from a node
     if not request.image:
-        request = replace(request, additions=read_additions(inventory.image).digest)
+        additions = read_additions(inventory.image).digest
+        request = replace(request, additions=additions, requirements=inventory.image.requirements or "")
+    imports = _imports(code, options)
+    request = replace(request, imports=imports.needed)
     if code and not again:
         say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
@@ -154,11 +209,21 @@ def ready(
         request = replace(request, command=measuring(request.command))
     identity = new_identity(options.name, earlier)
     with connected(request.nodes) as nodes, earlier_attempt(machines, request, earlier, nodes, ending=ending) as before:
-        facts = checked_facts(nodes, request, identity, mode)
+        facts = checked_facts(nodes, request, identity, mode, building=building)
+        for note in possible_modules(imports.possible, facts):
+            say(note)
         if before and earlier:
             ask = not (mode.confirmed or mode.dry_run or mode.as_json)
             before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)
         yield nodes, request, plan_checked(nodes, request, facts, identity, before), before
+
+
+def _imports(code: OwnCode | None, options: LaunchOptions) -> Imports:
+    """Read what the user's Python script imports; nothing for any other command."""
+    if code is None or not is_own_script(options.command) or is_shell_script(options.command):
+        return Imports()
+    path = [code.folder / part for part in options.environment.get("PYTHONPATH", "").split(":") if part]
+    return imports_of(code.folder, worker_command(options.command), path)
 
 
 def _agrees_to_copy(plan: Plan, results: WrittenResults, mode: OutputMode) -> bool:

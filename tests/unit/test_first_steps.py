@@ -1,0 +1,133 @@
+"""A launch that lacks its inventory, its image or packages: one list, one question, or the commands to paste."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.launching.first_steps import FirstSteps, missing_modules, steps_needed
+from orchestrator.specs.facts import ImageFacts
+from orchestrator.specs.finding import Finding
+from orchestrator.specs.inventory import NodeSpec
+from orchestrator.specs.request import LaunchRequest
+from tests import lan
+from tests.unit.conftest import Orch
+
+IMAGE = ImageFacts(id="sha256:1", labels={"orch.modules": "torch numpy PIL"})
+LOCAL = NodeSpec(name="here", address="127.0.0.1", connection="local", engine="process")
+
+
+def alone() -> lan.Lan:
+    """This computer, with the image."""
+    node = lan.lan("alpha", ends_with=None).nodes["alpha"]
+    node.name = "here"
+    return lan.Lan({"here": node})
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a script alone."""
+    alone = tmp_path / "project"
+    alone.mkdir()
+    monkeypatch.chdir(alone)
+    (alone / "train.py").write_text("import torch, sklearn.svm\n")
+    return alone
+
+
+def request(folder: Path, **changes: object) -> LaunchRequest:
+    values = {"imports": {"torch": "train.py:1", "sklearn": "train.py:1"}, "workdir": folder, **changes}
+    return lan.request(("alpha",), command=("python", "train.py"), **values)
+
+
+MISSING = (Finding.of("image.missing", "alpha", case="built", image="", options=()),)
+
+
+def test_the_image_is_a_step_with_the_folders_own_packages(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=None)}
+    (folder / "requirements.txt").write_text("numpy\nscikit_learn>=1\n")
+    steps = steps_needed(request(folder), facts, MISSING)
+    assert list(steps.lines()) == ["build the CPU image with your requirements.txt, 1.4 GB, about 3 min"]
+    assert list(steps_needed(request(folder, imports={}), facts, MISSING).lines()) == list(steps.lines())
+    assert not steps_needed(request(folder, image="lab/mine:1"), facts, MISSING)
+
+
+def test_an_image_without_a_package_that_the_folder_names_is_built_again(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=IMAGE)}
+    assert not steps_needed(request(folder), facts, ())
+    (finding,) = missing_modules(request(folder), facts)
+    assert finding.message == "alpha: train.py:1 imports sklearn, and the image has no scikit-learn"
+    assert finding.fix == "echo scikit-learn >> requirements.txt && orch build --requirements requirements.txt"
+    file = folder / "requirements.txt"
+    file.write_text("numpy\n")
+    (finding,) = missing_modules(request(folder), facts)
+    assert finding.fix == f"echo scikit-learn >> {file} && orch build --requirements {file}"
+    file.write_text("scikit-learn\n")
+    assert steps_needed(request(folder), facts, ()).requirements == file
+    assert not list(missing_modules(request(folder, imports={"PIL": "train.py:1"}), facts))
+
+
+def test_an_image_that_says_nothing_of_its_modules_lacks_none(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=ImageFacts(id="sha256:1"))}
+    assert not list(missing_modules(request(folder), facts))
+
+
+def test_a_package_that_the_next_image_will_lack_is_named_before_it_is_built(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=None)}
+    assert not steps_needed(request(folder), facts, MISSING)
+    (finding,) = missing_modules(request(folder), facts)
+    assert "imports sklearn" in finding.message
+
+
+def test_processes_have_the_modules_of_this_python(folder: Path) -> None:
+    asked = request(folder, nodes=(LOCAL,), imports={"pytest": "train.py:1", "no_such_module": "train.py:2"})
+    (finding,) = missing_modules(asked, {"here": lan.facts("alpha", image=None)})
+    assert "train.py:2 imports no_such_module, and orch's Python" in finding.message
+    assert finding.fix.endswith(" -m pip install no-such-module")
+
+
+def test_without_a_terminal_the_steps_are_commands(orch: Orch, folder: Path) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    ran = orch("launch", "--", "python", "train.py", on=alone(), says=None)
+    assert (ran.code, ran.out) == (2, "")
+    assert "this computer as the only node, in inventory.yaml" in ran.err
+    assert "→ orch init --local --yes && orch launch --yes -- python train.py\n" in ran.err
+    assert not (folder / "inventory.yaml").exists()
+
+
+@pytest.mark.parametrize("words", ["--yes", ""])
+def test_one_question_and_the_run_starts(orch: Orch, folder: Path, words: str) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    here = alone()
+    ran = orch("launch", "-d", *words.split(), "--", "python", "train.py", on=here)
+    assert ran.code == 0, ran.err
+    assert ran.asked == (() if words else ("Do that, and start the run?",))
+    assert "here" in (folder / "inventory.yaml").read_text()
+    assert here.containers
+
+
+def test_no_leaves_the_folder_as_it_was(orch: Orch, folder: Path) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    here = alone()
+    ran = orch("launch", "--", "python", "train.py", on=here, says=False)
+    assert (ran.code, here.containers) == (130, {})
+    assert [file.name for file in folder.iterdir()] == ["train.py"]
+
+
+def test_a_dry_run_writes_nothing(orch: Orch, folder: Path) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    ran = orch("launch", "--dry-run", "--", "python", "train.py", on=alone(), says=None)
+    assert ran.code == 0, ran.err
+    assert [file.name for file in folder.iterdir()] == ["train.py"]
+
+
+def test_steps_name_their_cost() -> None:
+    steps = FirstSteps(
+        inventory=Path("inventory.yaml"), profiles=("cpu", "cuda"), requirements=Path("requirements.txt")
+    )
+    assert list(steps.lines()) == [
+        "this computer as the only node, in inventory.yaml",
+        "build the CPU image with your requirements.txt, 1.4 GB, about 3 min and the CUDA image with your "
+        "requirements.txt, 5.6 GB, about 8 min",
+    ]
+    assert not FirstSteps()
