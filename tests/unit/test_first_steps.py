@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.launching.first_steps import FirstSteps, missing_modules, steps_needed
+from orchestrator.cli.launching.first_steps import FirstSteps, steps_needed
+from orchestrator.cli.launching.missing_modules import missing_modules
 from orchestrator.specs.facts import ImageFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.inventory import NodeSpec

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from orchestrator.cli import COMMANDS, build_app, foreign_words
+from orchestrator.cli import COMMANDS, build_app, foreign_table
 from tests import lan
 from tests.each_case import failures_of
 from tests.unit.conftest import THREE, Orch
@@ -107,7 +107,7 @@ def test_each_answer_is_a_line_that_orch_parses() -> None:
         known = {name for one in command.params for name in one.opts}
         assert {word for word in words if word.startswith("-") and word != "--"} <= known
 
-    rows = [tuple(cell.strip() for cell in line.split("|")) for line in foreign_words._COMMANDS.strip().splitlines()]
+    rows = [tuple(cell.strip() for cell in line.split("|")) for line in foreign_table.COMMANDS.strip().splitlines()]
     assert failures_of(check, rows) == []
     assert [word for row in rows for word in row[0].split() if word in COMMANDS] == []
 

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 
 from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
 from orchestrator.cli.consent import agreed, can_ask
-from orchestrator.cli.launching.first_steps import NotReadyError, missing_modules, steps_needed
+from orchestrator.cli.launching.first_steps import NotReadyError, steps_needed
+from orchestrator.cli.launching.missing_modules import missing_modules
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import report_errors, say
 from orchestrator.fleet.checkpoints.newest import Newest, chosen_checkpoint, newest_anywhere, unreported_lines
@@ -45,7 +46,7 @@ def checked_facts(
     """Collect the facts of all nodes and run the checks.
 
     A dry run plans from the inventory where a node does not answer and reports no findings. PreflightError: a node did
-    not answer, or a check found an error. NotReadyError, only if `building`: a build mends all that was found.
+    not answer, or a check found an error. NotReadyError, only if `building`: a build makes all that is missing.
     """
     asked = begin(lambda: gather_facts(nodes, request, resume=identity.run_id if identity.attempt else ""))
     from orchestrator.cli.launching.view import tell_findings  # loads rich, while the nodes answer

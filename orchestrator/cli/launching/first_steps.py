@@ -1,24 +1,21 @@
-"""What a launch lacks before its first start, an inventory or the image: one list, one question, and the work."""
+"""Steps before the first start of a run, an inventory and the image: one list, one question, and the work."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contract.import_names import normal_name, package_of, packages_of
 from orchestrator.checks.preflight import modules_missing
 from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.launching.missing_modules import is_named, names_of, of_the_next_image, own_requirements
 from orchestrator.cli.report import invocation, report_errors, say
 from orchestrator.plan.image import image_words
-from orchestrator.plan.packages import REQUIREMENTS, command_to_add, named_in
+from orchestrator.plan.packages import REQUIREMENTS
 from orchestrator.specs.errors import PreflightError, UsageError
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.image import OUR_PACKAGES
 
 if TYPE_CHECKING:
     from orchestrator.specs.facts import NodeFacts
@@ -34,6 +31,8 @@ class FirstSteps:
     """File to write, with this computer as its only node."""
     profiles: tuple[str, ...] = ()
     """Profiles of the images to build."""
+    adds: bool = False
+    """Whether the images are there already, without packages that are added."""
     requirements: Path | None = None
     """The user's own file of packages, for the image; None: that of the inventory, if it has one."""
 
@@ -44,7 +43,9 @@ class FirstSteps:
         """Yield each step with its cost."""
         if self.inventory:
             yield f"this computer as the only node, in {self.inventory.name}"
-        if self.profiles:
+        if self.profiles and self.adds:
+            yield f"add the packages of your {REQUIREMENTS} to the image, about 1 min"
+        elif self.profiles:
             yield f"build {image_words(self.profiles, self.requirements.name if self.requirements else '')}"
 
     def commands(self) -> Iterator[str]:
@@ -97,100 +98,18 @@ class NotReadyError(PreflightError):
 
 
 def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], findings: Sequence[Finding]) -> FirstSteps:
-    """Return the steps that mend all of the errors that were found; none where something else is wrong, too."""
+    """Return the steps that fix all of the errors that were found; none where something else is wrong, too."""
     from orchestrator.plan.ranks import device_of
 
     errors = {finding.id for finding in findings if finding.severity is Severity.ERROR}
-    own = _requirements(request)
-    named = _named(own)
+    own = own_requirements(request)
+    named = names_of(own)
     lacking = modules_missing(list(facts.values()), request.imports)
     unfit = {node for nodes in lacking.values() for node in nodes}
     without = {finding.node for finding in findings if finding.id == "image.missing"} | unfit
-    unnamed = [module for module in lacking if not _is_named(module, named)]
-    if request.image or errors - {"image.missing"} or unnamed or _of_the_next_image(request, facts, named):
+    unnamed = [module for module in lacking if not is_named(module, named)]
+    if request.image or errors - {"image.missing"} or unnamed or of_the_next_image(request, facts, named):
         return FirstSteps()
     profiles = {device_of(spec, facts[spec.name]) for spec in request.nodes if spec.name in without}
-    return FirstSteps(profiles=tuple(sorted(profiles)), requirements=own if named else None)
-
-
-def missing_modules(request: LaunchRequest, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Yield the modules that the script imports whenever it starts and that a node has not, each with its package.
-
-    Those of an image that does not exist yet are known only where no packages are added to it.
-    """
-    own = _requirements(request)
-    named = _named(own)
-    by_process = {spec.name for spec in request.nodes if spec.engine == "process"}
-    lacking = modules_missing(list(facts.values()), request.imports)
-    for module, nodes in {**lacking, **_of_processes(request), **_of_the_next_image(request, facts, named)}.items():
-        package = package_of(module, named)
-        add = command_to_add(package, request.requirements or None)
-        if own and _is_named(module, named):
-            add = shlex.join(["orch", "build", "--requirements", str(own)])
-        elif own and not request.requirements:
-            add = f"echo {package} >> {shlex.quote(str(own))} && orch build --requirements {shlex.quote(str(own))}"
-        yield Finding.of(
-            "image.package_missing",
-            ", ".join(nodes),
-            case="process" if set(nodes) <= by_process else "script",
-            package=package,
-            module=module,
-            place=request.imports[module],
-            add=_pip(package) if set(nodes) <= by_process else add,
-        )
-
-
-def _of_processes(request: LaunchRequest) -> dict[str, list[str]]:
-    """Modules that the Python lacks which runs orch, and the ranks of nodes without containers."""
-    nodes = [spec.name for spec in request.nodes if spec.engine == "process"]
-    return {module: nodes for module in request.imports if nodes and not _is_here(module)}
-
-
-def _of_the_next_image(
-    request: LaunchRequest, facts: Mapping[str, NodeFacts], named: Sequence[str]
-) -> dict[str, list[str]]:
-    """Modules that orch's image will lack, where nodes have none yet and no packages are added to it."""
-    from orchestrator.fleet.images.build_context import image_pins
-
-    nodes = [spec.name for spec in request.nodes if spec.engine == "docker" and facts[spec.name].image is None]
-    if not nodes or request.image or request.requirements or named or not request.imports:
-        return {}
-    has = {normal_name(pin) for pin in image_pins()}
-    known = {module for module in request.imports if any(normal_name(one) in has for one in packages_of(module))}
-    return {module: nodes for module in request.imports if module not in known and module not in OUR_PACKAGES}
-
-
-def possible_modules(possible: Mapping[str, str], facts: Mapping[str, NodeFacts]) -> Iterator[str]:
-    """Yield a note for each module that an image lacks and that the script may import later."""
-    for module, nodes in modules_missing(list(facts.values()), possible).items():
-        where = f"{possible[module]} may import {module}"
-        yield f"note: {', '.join(nodes)}: {where}, and the image has no {package_of(module)}"
-
-
-def _requirements(request: LaunchRequest) -> Path | None:
-    """The user's own requirements.txt, in the folder of the code; None where the inventory names a file."""
-    file = (request.workdir or Path()) / REQUIREMENTS
-    return file if request.workdir is not None and not request.requirements and file.is_file() else None
-
-
-def _named(file: Path | None) -> list[str]:
-    try:
-        return named_in(file.read_text("utf-8")) if file else []
-    except (OSError, UnicodeDecodeError):
-        return []  # the build will say so
-
-
-def _is_named(module: str, named: Sequence[str]) -> bool:
-    return package_of(module, named) in named
-
-
-def _is_here(module: str) -> bool:
-    """Whether this Python finds the module; nothing of it is loaded."""
-    try:
-        return find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _pip(package: str) -> str:
-    return shlex.join([sys.executable, "-m", "pip", "install", package])
+    adds = bool(unfit) and "image.missing" not in errors
+    return FirstSteps(profiles=tuple(sorted(profiles)), adds=adds, requirements=own if named else None)

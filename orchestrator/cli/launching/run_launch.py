@@ -13,9 +13,10 @@ from orchestrator.cli.consent import agreed, can_ask, require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
 from orchestrator.cli.launching.command_words import must_run
-from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError, possible_modules
+from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
+from orchestrator.cli.launching.missing_modules import possible_modules
 from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
 from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode

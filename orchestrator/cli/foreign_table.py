@@ -1,0 +1,78 @@
+"""Words and options of Docker, kubectl, Ansible, Slurm and git, each with the line of orch that does it."""
+
+COMMANDS = """
+kill cancel scancel qdel terminate abort halt down delete rm | to end the run | stop {run}
+rm rmi remove delete prune | to remove the containers of ended runs | clean {run}
+ps squeue sacct jobs list ls history queue log | to list the runs | runs
+ps show scontrol info | to see the ranks of one | status {run}
+watch | to see the state of a run again and again | status {run} --watch
+top stats htop | to watch the nodes and their run | monitor
+cp copy scp download fetch | to copy what a run wrote to this computer | pull {copy}
+run train start submit sbatch srun qsub up apply create deploy | to start a run | launch {command}
+start continue requeue unpause | to resume a run that ended | resume {name}
+up | for simulated machines to try it on | lab up --nodes 5
+attach tail follow | to follow the output of a run | logs {run} -f
+nodes node hosts machines sinfo | to list the machines | inventory list
+config edit show | to see every key of a machine | inventory show
+describe inspect diagnose | for the cause of a failure, or what a run waits for | why {run}
+ssh login connect | to log in to a node | shell {node}
+ping check | to ask every node, and find what would break a run | doctor
+install bootstrap provision | to install what a run needs on the nodes | setup
+add join | to write the machines into inventory.yaml | init ADDRESS
+ansible command | to run a command on nodes | exec -n {node} -- {rest}
+playbook ansible-playbook | to install what a run needs on the nodes | setup
+diff | for what differs between two runs | runs diff {pair}
+images image push | to build the image and copy it to every node | build
+clone checkout commit | for your code, which every launch copies as it is | launch --workdir . {command}
+scale | to start it on another number of nodes | launch {count} {command}
+rollout | to restart a run from its last checkpoint | restart {run}
+drain cordon | to leave a node out of a launch | launch -n !{node} {command}
+port-forward proxy ui web | to see nodes and runs in a browser | dashboard
+serve infer | to use the model of a run | predict {name} FILE
+generate | to let the model of a run write text | sample {name} --prompt TEXT
+gpu gpus nvidia-smi | to see the GPUs on every node and in its container | check-gpus
+lab-stop lab-destroy lab-rm lab-delete | to end the lab | lab down
+lab-ps lab-ls lab-list | to list its machines | lab status
+inventory-ls inventory-ps inventory-get | to list the machines | inventory list
+inventory-check inventory-lint | to check the file | inventory validate
+checkpoints-list checkpoints-get | to list the checkpoints | checkpoints ls
+checkpoints-rm checkpoints-delete | to remove all but the newest ones | checkpoints prune {name} --keep 3
+checkpoints-cp checkpoints-download | to copy the newest one to this computer | checkpoints pull {run}
+"""
+"""Words, their purpose, and the line of orch. All rows with a word are shown; `lab-stop` is `stop` after `lab`."""
+OPTIONS = """
+launch | --replicas --num-nodes --nnodes --num_machines --hosts --limit -N | = | --nodes {}
+launch | --gpus --gpus-per-node --gres --nproc-per-node --nproc_per_node --ntasks --num_processes -np | = |
+launch | --volume -v | = | --mount {}
+launch | -e | = | --env {}
+launch | -w --working-dir --chdir -C | = | --workdir {}
+launch | -p --partition --qos --time --publish --cpus --memory -m --shm-size --cpus-per-task --mem -c | = |
+launch | --network --net --ipc --user -u --entrypoint --platform --restart --node-rank --node_rank | = |
+launch | --master_addr --master-addr --rdzv-endpoint --rdzv_endpoint --rdzv_backend --rdzv-backend | = |
+launch | --master_port | = | --master-port {}
+launch | --rm --privileged --follow | |
+launch | -f --filename | = | -i {}
+launch | --check | | --dry-run
+status | --follow -w -f | | --watch
+stop | --force -9 -f | | --timeout 0
+stop | --signal -s | = |
+* | -it -ti --tty --interactive --stdin | |
+* | --limit --hosts | = | --nodes {}
+* | --selector | = | --label {}
+* | --all --all-namespaces -a -A | |
+* | --namespace | = |
+exec | -m --module-name -a --args | = |
+* | --become --ask-become-pass -b -K | |
+"""
+"""Commands (`*`: any), options of other tools, `=` where a value follows, and ours instead; none: it is left out."""
+REASONS = {
+    "--gpus": "each GPU has a rank; nproc_per_node in inventory.yaml changes that",
+    "-p": "such limits stand in inventory.yaml: orch docs inventory",
+    "--network": "orch sets that for every container",
+    "--master_addr": "orch sets that on every node",
+    "--rm": "a launch follows its run, and an ended container stays for `orch logs`: orch clean removes it",
+    "-it": "a container has no terminal; a node has: orch shell NODE",
+    "--all": "all is shown",
+    "--become": "a password for sudo is asked for where one is needed",
+}
+"""Why an option is left out, by the first name of its row."""
