@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from tempfile import TemporaryFile
+from threading import Lock
 
 from orchestrator.specs.errors import ConfigError
 
@@ -55,6 +56,8 @@ class ProxyCommand:
             self._socket.close()
             self._errors.close()
             raise
+        self._lock = Lock()
+        """paramiko's thread may close it at any time."""
         self._ended = False
         """Whether it has closed its end: then its exit code follows at once."""
         self._said = ""
@@ -82,7 +85,8 @@ class ProxyCommand:
 
     def why_ended(self) -> str:
         """The last line that it wrote to stderr, with its exit code where it ended by itself; empty without both."""
-        self._look(END_S / 4)
+        with self._lock:
+            self._look(END_S / 4)
         ended = "" if self._code is None else f"exit code {self._code}"
         return f"{self._said} ({ended})" if self._said and ended else self._said or ended
 
@@ -99,11 +103,12 @@ class ProxyCommand:
 
     def close(self) -> None:
         """End the connection and its process group. Twice is once."""
-        if self._errors.closed:
-            return
-        self._look(END_S / 4 if self._ended else 0)
-        self._socket.close()
-        self._errors.close()
+        with self._lock:
+            if self._errors.closed:
+                return
+            self._look(END_S / 4 if self._ended else 0)
+            self._socket.close()
+            self._errors.close()
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

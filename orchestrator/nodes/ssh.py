@@ -243,6 +243,7 @@ class SshNode:
             identities=login.identities,
             names=login.key_names,
             proxy_command=command,
+            asked=self._spec.address,
         )
         connection = _connection(host, node=spec.name, gateway=_gateway(login, spec.name))
         if self._password is not None:
@@ -290,6 +291,8 @@ class _Host:
     accept_by: str = ""
     """Command that accepts its host key (default: `orch trust`)."""
     proxy_command: str = ""
+    asked: str = ""
+    """The host as `ssh` is asked for it: its configuration may know it by that name alone."""
 
 
 def _connection(host: _Host, *, node: str, gateway: Any) -> Any:
@@ -332,7 +335,7 @@ def _open(connection: Any, spec: NodeSpec, host: _Host) -> None:
             accept_by=host.accept_by,
         )
         connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
-        raise _refusal(attempt, proxy) from error
+        raise _refusal(attempt, proxy, host.asked) from error
     except NodeUnreachableError:  # its host key is unknown
         if proxy:
             proxy.close()
@@ -351,7 +354,7 @@ def _proxy(spec: NodeSpec, command: str) -> ProxyCommand | None:
         ) from error
 
 
-def _refusal(attempt: Attempt, proxy: ProxyCommand | None) -> NodeUnreachableError:
+def _refusal(attempt: Attempt, proxy: ProxyCommand | None, asked: str) -> NodeUnreachableError:
     """Error to raise, in which a ProxyCommand that failed explains itself. Ends that command."""
     if proxy is None:
         return refusal(attempt)
@@ -359,11 +362,13 @@ def _refusal(attempt: Attempt, proxy: ProxyCommand | None) -> NodeUnreachableErr
     proxy.close()
     if attempt.at_login or isinstance(attempt.error, paramiko.BadHostKeyException):
         return refusal(attempt)
+    late = attempt.waited_s >= CONNECT_S
+    why = why or (f"no answer in {attempt.waited_s:.0f} s" if late else plain(attempt.error))
     return NodeUnreachableError(
-        f"the ProxyCommand of your SSH configuration did not lead to {attempt.place}: {why or plain(attempt.error)}",
+        f"the ProxyCommand of your SSH configuration did not lead to {attempt.place}: {why}",
         reach=Reach.PROXY_COMMAND,
         node=attempt.spec.name,
-        hint=f"run it as ssh does: ssh -v -p {attempt.spec.port} {attempt.user}@{attempt.spec.address} true",
+        hint=f"run it as ssh does: ssh -v -p {attempt.spec.port} {attempt.user}@{asked} true",
     )
 
 
@@ -392,7 +397,9 @@ def shown_key(spec: NodeSpec, *, timeout_s: float) -> tuple[Login, str, paramiko
     except REFUSALS as error:
         no_keys = Keys(files=(), in_agent=frozenset())  # no login takes place
         raise _refusal(
-            Attempt(spec=to, user=to.user or getuser(), error=error, waited_s=timeout_s, keys=no_keys), proxy
+            Attempt(spec=to, user=to.user or getuser(), error=error, waited_s=timeout_s, keys=no_keys),
+            proxy,
+            spec.address,
         ) from error
     finally:
         if gateway:
@@ -425,6 +432,7 @@ def _gateway(login: Login, node: str) -> Any:
             names=hop.key_names,
             accept_by=f"ssh -p {hop.port} {hop.user}@{hop.asked} true",
             proxy_command="" if gateway else hop.proxy_command,
+            asked=hop.asked,
         )
         before, gateway = gateway, _connection(host, node=node, gateway=gateway)
         there = NodeSpec(name=node, address=hop.host, user=hop.user, port=hop.port)
