@@ -61,7 +61,7 @@ class _Ended:
     code: int = -1
     refused: CommandFailedError | None = None
     preface: Preface = field(default_factory=Preface)
-    """Of stdout."""
+    """Beginning of stdout."""
     preface_of_errors: Preface = field(default_factory=Preface)
 
 

@@ -65,6 +65,7 @@ _DRIVER = re.compile(r"Kernel Module\D*?(?P<version>\d+(?:\.\d+)+)")
 _ROUTE = re.compile(r"\bdev (?P<interface>\S+)(?:.*?\bsrc (?P<source>\S+))?")
 _NO_WAY = re.compile(r"\s*(unreachable|prohibit|blackhole|throw)\b")
 """Routes that refuse; they name `lo` as their interface."""
+_PROGRAMS = "on it: uname -nrm; id; nproc; cat /proc/meminfo   # what the script calls"
 _STEP = re.compile(r"step-([0-9]{1,12})\b")
 
 
@@ -126,14 +127,9 @@ def parse(text: str, *, name: str, address: str, now: float, peers: Sequence[str
             has_data={"yes": True, "no": False}.get(values.get("data", "")),
             newest_checkpoint=max(map(int, _STEP.findall(" ".join(several["checkpoint"]))), default=None),
         )
-    except KeyError as error:
-        raise CommandFailedError(
-            f"its answer to the facts script has no line {error.args[0]}=",
-            node=name,
-            hint="on it: uname -nrm; id; nproc; cat /proc/meminfo   # programs that a node needs",
-        ) from error
-    except ValueError as error:
-        raise CommandFailedError(f"its answer to the facts script is not understood: {error}", node=name) from error
+    except (KeyError, ValueError) as error:
+        why = f"has no line {error.args[0]}=" if isinstance(error, KeyError) else f"is not understood: {error}"
+        raise CommandFailedError(f"its answer to the facts script {why}", node=name, hint=_PROGRAMS) from error
 
 
 def _seconds(text: str, now: float) -> float:
