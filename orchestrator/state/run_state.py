@@ -296,7 +296,7 @@ class RunState:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """Restarts of the ranks, warnings about stuck ranks (which may have gone on by themselves) and silences of
+        """Restarts of the ranks, warnings about stuck ranks (which may have continued by themselves) and silences of
         nodes, each counted once, although every node reports them."""
         counted = Counter[str]({"restarts of the ranks": self.restarts})
         if self.coordinator:
