@@ -141,6 +141,10 @@ def texts() -> str:
     return re.sub(r"\s+", " ", " | ".join(strings))
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 80
+
+
 def test_modules_that_commands_run_exist() -> None:
     every = {line for path in CURRENT for line in (*commands(path), *code(path)) if "python -m " in line}
     modules = {found[1] for line in every if (found := re.search(r"python -m ([\w.]+)", line))}
