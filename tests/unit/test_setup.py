@@ -305,7 +305,7 @@ def test_subkeys_are_no_keys_of_their_own() -> None:
 
 
 def test_an_answer_that_is_none_is_said_to_be_none() -> None:
-    with pytest.raises(Exception, match="not understood"):
+    with pytest.raises(Exception, match="has no line user="):
         parse("hello", name="alpha")
 
 

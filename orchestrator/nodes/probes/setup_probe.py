@@ -122,8 +122,9 @@ def parse(text: str, *, name: str, wants_gpus: bool = True) -> SetupFacts:
             wants_gpus=wants_gpus,
         )
     except (KeyError, ValueError, TypeError, RecursionError) as error:
+        why = f"has no line {error.args[0]}=" if isinstance(error, KeyError) else f"is not understood: {error}"
         raise CommandFailedError(
-            f"its answer about what is installed is not understood: {error!r}", node=name, hint="is its shell POSIX?"
+            f"its answer about what is installed {why}", node=name, hint="is its shell POSIX?"
         ) from error
 
 
