@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.fleet.planning.import_statements import Statement, import_statements
+
 MOST_FILES, MOST_BYTES = 500, 2_000_000
 """Files that are read, and the size of the largest: a larger one is data."""
-_FAILED_IMPORT = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-_ENDS = ("exit", "quit", "_exit", "SystemExit")
 _GONE = {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imghdr", "imp", "nntplib", "pipes", "smtpd", "telnetlib"}
 """Modules of the standard library of Python 3.11, which the image has, that later versions have not."""
 STANDARD = sys.stdlib_module_names | _GONE
-Statement = ast.Import | ast.ImportFrom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class _Reader:
             tree = ast.parse(file.read_bytes())
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             return  # the script itself will say so
-        for statement, sure in _imports(tree.body, is_script=is_script):
+        for statement, sure in import_statements(tree.body, is_script=is_script):
             for name in self._names(statement, file, certain=certain and sure):
                 self._note(name, f"{self._shown(file)}:{statement.lineno}", certain=certain and sure)
 
@@ -119,49 +118,3 @@ class _Reader:
 def _module_file(folder: Path, module: str) -> Path | None:
     path = folder.joinpath(*module.split("."))
     return next((one for one in (path / "__main__.py", path.with_name(f"{path.name}.py")) if one.is_file()), None)
-
-
-def _imports(body: Sequence[ast.stmt], *, is_script: bool, sure: bool = True) -> Iterator[tuple[Statement, bool]]:
-    """Yield the imports of statements, each with whether it runs in any case; none that may fail."""
-    for one in body:
-        if isinstance(one, Statement):
-            yield one, sure
-        elif isinstance(one, ast.ClassDef | ast.With):
-            suppressed = isinstance(one, ast.With) and "suppress" in ast.dump(one.items[0].context_expr)
-            yield from () if suppressed else _imports(one.body, is_script=is_script, sure=sure)
-        elif isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.For | ast.While):
-            yield from _imports(one.body, is_script=is_script, sure=False)
-        elif isinstance(one, ast.If):
-            yield from _of_condition(one, is_script=is_script, sure=sure)
-        elif isinstance(one, ast.Try):
-            yield from _of_try(one, is_script=is_script, sure=sure)
-
-
-def _of_condition(one: ast.If, *, is_script: bool, sure: bool) -> Iterator[tuple[Statement, bool]]:
-    """Imports under `if`: none of `TYPE_CHECKING`, and those of `__name__ == "__main__"` for the script alone."""
-    test = ast.unparse(one.test)
-    if "TYPE_CHECKING" not in test and (is_script or "__main__" not in test):
-        yield from _imports(one.body, is_script=is_script, sure=sure and "__main__" in test)
-    yield from _imports(one.orelse, is_script=is_script, sure=False)
-
-
-def _of_try(one: ast.Try, *, is_script: bool, sure: bool) -> Iterator[tuple[Statement, bool]]:
-    """Imports under `try`: none where a failed one is handled, unless its handler ends the program."""
-    handlers = [handler for handler in one.handlers if _handles(handler)]
-    if not handlers:
-        yield from _imports(one.body, is_script=is_script, sure=sure)
-    elif any(_gives_up(handler) for handler in handlers):
-        yield from _imports(one.body, is_script=is_script, sure=False)
-    for part in (one.orelse, one.finalbody):
-        yield from _imports(part, is_script=is_script, sure=sure and not handlers)
-
-
-def _handles(handler: ast.ExceptHandler) -> bool:
-    return handler.type is None or any(name in ast.unparse(handler.type) for name in _FAILED_IMPORT)
-
-
-def _gives_up(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler of a failed import raises, or ends the program."""
-    calls = [ast.unparse(node.func) for node in ast.walk(handler) if isinstance(node, ast.Call)]
-    raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
-    return raises or any(call.rpartition(".")[2] in _ENDS for call in calls)
