@@ -15,7 +15,7 @@ from orchestrator.cli.report import invocation, say
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.nodes.sudo import PROOF_TIMEOUT_S, Password, prove, with_sudo
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import OrchError, SudoRefusal, SudoRefusedError, UsageError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError, SudoRefusal, SudoRefusedError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
@@ -118,7 +118,7 @@ def _typed(question: str) -> str:
         return asked(question, hidden=True)
     except (typer.Abort, KeyboardInterrupt):
         say("nothing was changed")
-        raise
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _again() -> str:

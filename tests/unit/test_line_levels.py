@@ -89,9 +89,9 @@ def test_errors_are_found_without_decoding_the_segments_between_them(
     found = source(*(said(text, number) for number, text in enumerate(texts)))
     decoded = list[bytes]()
 
-    def counted(raw: bytes) -> RunLine | None:
+    def counted(raw: bytes, stem: str = "") -> RunLine | None:
         decoded.append(raw)
-        return parse_line(raw)
+        return parse_line(raw, stem)
 
     for module in ("read_lines", "run_store"):
         monkeypatch.setattr(f"orchestrator.store.{module}.parse_line", counted)

@@ -103,9 +103,9 @@ def test_no_line_without_the_words_is_decoded(monkeypatch: pytest.MonkeyPatch) -
     record = keep("r1", *(f"step {number} of the training" for number in range(100)), "a needle", *["hay stack"] * 50)
     decoded: list[bytes] = []
 
-    def counted(raw: bytes) -> RunLine | None:
+    def counted(raw: bytes, stem: str = "") -> RunLine | None:
         decoded.append(raw)
-        return parse_line(raw)
+        return parse_line(raw, stem)
 
     monkeypatch.setattr("orchestrator.store.read_lines.parse_line", counted)
     found = list(
