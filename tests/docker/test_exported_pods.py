@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.fleet.planning.export import Machines, described, export_request, plan_export
+from orchestrator.fleet.planning.export import Machines, described, export_request
 from orchestrator.plan.jobset import jobset
+from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.pod import FINAL_EXIT_CODES, ClusterPlace
 from orchestrator.render.manifest import manifest_text
 from orchestrator.specs.facts import ImageFacts
@@ -77,7 +78,7 @@ class Pods:
         )
         nodes, facts = described(Machines(count=3, cpus=1, memory_mib=1024, gpus=0))
         request = export_request(options, nodes, {}, project="orch", master_port=12355)
-        plan = plan_export(request, facts, lan.IDENTITY).plan
+        plan = plan_launch(request, facts, lan.IDENTITY)
         read = yaml.safe_load(manifest_text(jobset(plan, ClusterPlace(image=self.image)), []))
         job = read["spec"]["replicatedJobs"][0]["template"]["spec"]
         pods = [self._start(read, job["template"]["spec"], rank, restarts) for rank in range(job["completions"])]
