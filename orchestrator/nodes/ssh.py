@@ -202,6 +202,7 @@ class SshNode:
             ended.preface.ended.set()
             channel.close()
         if ended.refused:
+            ended.refused.node = ended.refused.node or self.name
             raise ended.refused
         if ended.code < 0:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
@@ -477,7 +478,12 @@ def _feed(channel: paramiko.Channel, argv: Sequence[str], stdin: bytes | Iterabl
             command = FIRST + command  # in one packet
         else:
             channel.sendall(FIRST)
-            if not (ended.preface.ended.wait(STARTUP_S) and ended.preface.seen):
+            if not ended.preface.ended.wait(STARTUP_S):
+                ended.refused = CommandFailedError(
+                    f"its login shell had started no sh after {STARTUP_S:.0f} s",
+                    hint=f"does one of {STARTUP_FILES} wait?",
+                )
+            if ended.refused or not ended.preface.seen:
                 end_input(channel)  # `sh`, should it start yet, finds no command
                 return
         channel.sendall(command)

@@ -22,8 +22,8 @@ _OWN_NAMES = frozenset({CODE_FOLDER, "plan.json", "logs"})
 _OF_IMAGES = tuple(
     PurePosixPath(path)
     for path in (
-        "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt/orch", "/proc", "/root", "/run", "/sbin",
-        "/sys", "/usr", "/workspace",
+        "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/nix", "/opt/conda", "/opt/orch", "/opt/venv",
+        "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var/lib", "/var/run", "/workspace",
     )
 )  # fmt: skip
 """Folders of an image, and of orch, that no data may hide."""
@@ -52,7 +52,7 @@ class DataFolder:
     @property
     def in_code(self) -> tuple[str, ...]:
         """Its places in the folder of the code."""
-        return tuple(place for place in self.places if not place.startswith(("/", "..")))
+        return tuple(place for place in self.places if is_in_code(place))
 
     @property
     def typed(self) -> str:
@@ -86,11 +86,16 @@ def in_code(data: Iterable[DataFolder]) -> frozenset[str]:
     return frozenset(place for one in data for place in one.in_code)
 
 
+def is_in_code(place: str) -> bool:
+    """Whether a place of data is in the folder of the code."""
+    return place.split("/")[0] not in ("", "..")
+
+
 def is_possible_place(path: str) -> bool:
     """Whether a node can show data by this path of a script: in its code's folder, beside that folder, or, in a
     container, by an absolute path that hides nothing of the image."""
     way = PurePosixPath(path)
-    if str(way) != path or not path.isprintable():
+    if str(way) != path or path.startswith("//") or not path.isprintable():
         return False
     if way.is_absolute():
         hides = any(way.is_relative_to(one) or one.is_relative_to(way) for one in _OF_IMAGES)

@@ -70,6 +70,8 @@ def test_without_a_planned_port_the_command_stays_as_it_is() -> None:
     assert planned_port({}) == planned_port({"MASTER_PORT": "auto"}) == 0
     words = ["torchrun", "--master-port", "12355", "train.py"]
     assert with_port(words, 0) == words
+    assert with_port(["bash", *words[1:]], 12360) == ["bash", *words[1:]], "a program of the user has its own options"
+    assert planned_port({"MASTER_PORT": "-1"}) == 0
     assert with_port(words, 12360) == ["torchrun", "--master-port", "12360", "train.py"]
     both = {"MASTER_PORT": "12355", "PET_MASTER_PORT": "12355"}
     assert port_environment(both, 12360) == dict.fromkeys(both, "12360")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,24 @@ def test_a_run_that_another_node_shows_keeps_its_data(here: Holding) -> None:
     only.value()
     assert {path.name for path in (here.root("alpha") / "data").iterdir()} == {lan.DIGEST, "mine"}
     assert (here.root("beta") / "data" / free.name).is_dir()
+
+
+def test_an_active_run_counts_whatever_its_age(here: Holding) -> None:
+    for number in range(25):
+        here.launched(f"short-{number}", lan.DIGEST)
+    os.utime(here.root("alpha") / "runs/going-1", (1, 1))
+    beta = here.nodes["beta"]
+    beta.engine.start(beta.engine.create(here.active.nodes[1].container))
+    (used, _) = here.looked("alpha")
+    assert used.in_use == ("going-1",)
+
+
+def test_a_run_that_began_after_the_question_keeps_its_data(here: Holding) -> None:
+    (free, _) = here.looked("alpha")
+    beta = here.nodes["beta"]
+    beta.engine.start(beta.engine.create(here.active.nodes[1].container))
+    with pytest.raises(ConflictError, match="nothing was removed"):
+        remove_data(here.all, here.places, [free])
 
 
 def test_read_only_data_is_removed(here: Holding) -> None:

@@ -70,6 +70,13 @@ def test_a_module_that_only_a_function_imports_is_possible_with_all_that_it_impo
     assert found(tmp_path, files) == Imports(possible={"matplotlib": "plots.py:1"})
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["import torch\nx = " + "1 or " * 3000 + "1\n", "import torch\nx = '\\d'\n"])
+def test_a_text_that_is_too_deep_or_outdated_ends_no_launch(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").write_text("if x:\n    pass\n" + "elif x:\n    import numpy\n" * 600 + text)
+    assert set(imports_of(tmp_path, ("python", "train.py")).needed) <= {"torch", "numpy"}
+
+
 def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
     files = {"train.py": "import one", "one.py": "import two, a", "two.py": "import one, train, b"}
     assert sorted(found(tmp_path, files).needed) == ["a", "b"]

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.fleet.planning.request import build_request
 from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
+from orchestrator.fleet.runs.launch import _LINK, _PREPARE
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.data import DataFolder, is_possible_place, read_data_options
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -79,6 +80,7 @@ def test_places_that_a_node_can_have(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [".", "..", "../..", "../../x", "a/../../b", "../code", "../code/x", "../checkpoints", "../plan.json", "../.x",
+     "//etc", "/opt/venv", "/var/run/secrets",
      "/", "/usr/share", "/opt", "/workspace/x", "/tmp", "/etc", "/mnt/a,b", "/mnt/a:b", "a\nb", "a//b", ""],
 )  # fmt: skip
 def test_places_that_would_hide_something_or_leave_the_run(path: str) -> None:
@@ -200,6 +202,37 @@ def test_a_folder_of_the_code_with_other_content_is_an_error(code: Path, monkeyp
     (code / "mydata/x.csv").write_text("mydata")
     (one,) = asked("mydata", workdir=Path("proj")).data
     assert one.digest == folder_digest(code / "mydata")
+
+
+def test_data_behind_a_link_of_the_code_is_an_error(code: Path) -> None:
+    """On a node the link leads to a place of that machine, whose own files are not replaced."""
+    (code / "sets").symlink_to(code.parent / "far")
+    with pytest.raises(ConfigError, match=r"would be sets/set for the script, and sets is a link to another place"):
+        asked("sets/set")
+
+
+@pytest.mark.parametrize("made", ["ln -s ../../../home runs/r/code/sets", "touch runs/r/code/sets"])
+def test_no_file_of_a_node_is_replaced_by_a_link(tmp_path: Path, made: str) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    (home / "set").mkdir(parents=True)
+    (project / "runs/r/code").mkdir(parents=True)
+    subprocess.run(["sh", "-c", made.replace("../../../home", str(home))], check=True, cwd=project)
+    place = "runs/r/code/sets/set" if "ln" in made else "runs/r/code/sets"
+    ran = subprocess.run(["sh", "-c", _LINK, "sh", project, place, "../x"], check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr != "") == (1, True)
+    assert (home / "set").is_dir()
+    assert not (home / "set").is_symlink()
+
+
+@pytest.mark.parametrize("linked", ["runs/r/code", "runs/r", "data"])
+def test_nothing_is_written_through_a_link_that_a_run_has_left(tmp_path: Path, linked: str) -> None:
+    home, project = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    (project / linked).parent.mkdir(parents=True)
+    (project / linked).symlink_to(home)
+    words = ["sh", "-c", _PREPARE, "sh", project, "r", ""]
+    ran = subprocess.run(words, input="{}", check=False, capture_output=True, text=True)
+    assert (ran.returncode, f"{linked} is a link" in ran.stderr, list(home.iterdir())) == (1, True, [])
 
 
 def test_a_workload_reads_one(code: Path) -> None:

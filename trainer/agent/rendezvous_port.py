@@ -54,7 +54,8 @@ class RendezvousPort:
 def planned_port(environ: Mapping[str, str]) -> int:
     """Return the port that the plan names; 0: none."""
     with suppress(ValueError):
-        return int(environ.get(VARIABLES[0], ""))
+        port = int(environ.get(VARIABLES[0], ""))
+        return port if 0 < port < 65536 else 0
     return 0
 
 
@@ -64,8 +65,8 @@ def port_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def with_port(argv: Sequence[str], port: int) -> list[str]:
-    """Return torchrun's words with this port; 0: as they are."""
+    """Return torchrun's words with this port; 0, or a program of the user: as they are."""
     words = list(argv)
-    if port and OPTION in words:
+    if port and words[:1] == ["torchrun"] and OPTION in words[:-1]:
         words[words.index(OPTION) + 1] = str(port)
     return words

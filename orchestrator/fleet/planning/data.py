@@ -10,7 +10,7 @@ from itertools import permutations
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.runs.artifacts import data_digest
-from orchestrator.specs.data import DataFolder, placed_by
+from orchestrator.specs.data import DataFolder, is_in_code, placed_by
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA, LaunchOptions
@@ -125,13 +125,17 @@ def _with_places(
 def _require_same(found: DataFolder, typed: str, code: Path, place: str) -> None:
     """ConfigError: the folder of the code has something else where the script would find the data."""
     there = code / place
-    if place.startswith(("/", "..")) or not os.path.lexists(there):
+    if not is_in_code(place):
         return
-    if there.is_dir() and (there.samefile(found.origin) or data_digest(there) == found.digest):
+    parents = list(Path(place).parents)[:-1]  # the folder of the code itself may be a link
+    link = next((code / one for one in reversed(parents) if (code / one).is_symlink()), None)
+    is_same = there.is_dir() and (there.samefile(found.origin) or data_digest(there) == found.digest)
+    if link is None and (is_same or not os.path.lexists(there)):
         return
     kind = "a folder with other content" if there.is_dir() else "no folder"
+    where = f"{link} is a link to another place on the nodes" if link else f"{there} is {kind}"
     raise ConfigError(
-        f"--data {typed} would be {place} for the script, and {there} is {kind}",
+        f"--data {typed} would be {place} for the script, and {where}",
         hint=f"--data {found.name}={found.origin}   # in the script: os.environ[{found.variable!r}]",
     )
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 from orchestrator.fleet.planning.import_statements import Statement, import_statements
 
@@ -40,7 +42,9 @@ def imports_of(folder: Path, words: Sequence[str], path: Sequence[Path] = ()) ->
         return Imports()
     places = [folder if is_module else start.parent, folder, *path]
     reader = _Reader(folder=folder, places=list(dict.fromkeys(places)))
-    reader.read(start, is_script=True)
+    with suppress(RecursionError), catch_warnings():  # best effort; warnings are for the script itself
+        simplefilter("ignore")
+        reader.read(start, is_script=True)
     possible = {name: place for name, place in reader.possible.items() if name not in reader.needed}
     return Imports(needed=reader.needed, possible=possible)
 

@@ -29,13 +29,16 @@ cd -- "$place" 2>/dev/null || exit 0
 _LOOK = (
     _ENTER
     + r"""
+most=$2
+shift 2
 for path in data/*; do
   [ -d "$path" ] && [ ! -L "$path" ] || continue
   name=${path#data/}
   printf 'data %s %s\n' "$name" "$(du -skP -- "$path" 2>/dev/null | tail -n 1 | cut -f 1)"
   ls -td -- runs/*/ 2>/dev/null | while read -r run; do
     grep -qsF -- "/data/${name%.partial}\"" "${run}plan.json" && printf 'run %s\n' "$(basename -- "$run")"
-  done | head -n "$2"
+  done | head -n "$most"
+  for run; do grep -qsF -- "/data/${name%.partial}\"" "runs/$run/plan.json" && printf 'run %s\n' "$run"; done
 done
 exit 0
 """
@@ -72,12 +75,12 @@ def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outc
     """Return the data folders of each node that has a place in `places`, the project's folder; the other nodes show
     runs: those of a cluster have their data on its login node."""
     known = find_runs(nodes)
-    active = {run.run_id for run in known.runs if run.is_going}
+    active = {run.run_id for run in known.runs if run.active_nodes}
 
     def look(node: Node) -> list[HeldData]:
         if error := known.unreachable.get(node.name):  # which runs read its data is not known
             raise error
-        argv = ["sh", "-c", _LOOK, "sh", places[node.name], str(MOST_RUNS)]
+        argv = ["sh", "-c", _LOOK, "sh", places[node.name], str(MOST_RUNS), *sorted(active)]
         answer = node.run(argv, timeout_s=LOOK_S).check(f"reading {places[node.name]}/data")
         return _read(node.name, answer, active)
 
@@ -93,7 +96,7 @@ def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
             name = words[0] if _HELD.fullmatch(words[0]) else ""
             if name:
                 sizes[name], runs[name] = (whole(words[-1]) or 0) * 1024, []
-        elif kind == "run" and name and is_run_id(words[0]):
+        elif kind == "run" and name and is_run_id(words[0]) and words[0] not in runs[name]:
             runs[name].append(words[0])
     return [
         HeldData(
@@ -110,7 +113,12 @@ def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
 def remove_data(
     nodes: Sequence[Node], places: Mapping[str, str], chosen: Sequence[HeldData]
 ) -> tuple[Outcome[Node, None], ...]:
-    """Remove the folders. ConflictError, before anything is removed: an active run reads one."""
+    """Remove the folders. ConflictError, before anything is removed: an active run reads one.
+
+    Runs are looked for again, since one may have started while a person was asked.
+    """
+    held = {(one.node, one.name): one for outcome in look_at_data(nodes, places) for one in outcome.value()}
+    chosen = [held[one.node, one.name] for one in chosen if (one.node, one.name) in held]
     if used := [one for one in chosen if one.in_use]:
         run, names = used[0].in_use[0], ", ".join(dict.fromkeys(one.node for one in used))
         raise ConflictError(f"run {run} reads {used[0].name} on {names}; nothing was removed", hint=f"orch stop {run}")

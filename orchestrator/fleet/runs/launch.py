@@ -34,23 +34,33 @@ COMPRESSED_FROM = 1 << 20
 compressed: each container's command names all nodes."""
 
 # Constants for the node's shell; $1: the project's folder. The plan is on stdin, compressed if $3 says so. The answer:
-# which of the paths in $4 and after it are there.
+# which of the paths in $4 and after it are there. A run may have replaced its folder by a link to anywhere.
 _PREPARE = """
 folder=$1 plan=$1/runs/$2/plan.json packing=$3
+for one in data runs "runs/$2" "runs/$2/code"; do
+  [ ! -L "$folder/$one" ] || { echo "$folder/$one is a link, through which nothing is written" >&2; exit 1; }
+done
 mkdir -p "$folder/data" "$folder/runs/$2/code" || exit 1
 (umask 077 && if [ "$packing" = gzip ]; then gzip -dc; else cat; fi > "$plan.new") && mv -f "$plan.new" "$plan" ||
   exit 1
 shift 3
-for path; do [ -e "$folder/$path" ] && echo "$path"; done
+for path; do [ -e "$folder/$path" ] && [ ! -L "$folder/$path" ] && echo "$path"; done
 exit 0
 """
-# A link and its target, and so on. A folder that holds files of the run is not replaced.
+# A link and its target, and so on. A folder that holds files of the run is not replaced, nor a file; and a link among
+# the parents may lead out of the project's folder.
 _LINK = """
 cd -- "$1" || exit 1
 shift
 while [ $# -gt 1 ]; do
-  mkdir -p -- "$(dirname -- "$1")" || exit 1
-  if [ -d "$1" ] && [ ! -L "$1" ] && ! rmdir -- "$1" 2>/dev/null; then
+  at=$(dirname -- "$1") up=$(dirname -- "$1")
+  while [ ! -e "$up" ] && [ ! -L "$up" ]; do up=$(dirname -- "$up"); done
+  if [ "$(cd -P -- "$up" 2>/dev/null && pwd -P)" != "$(pwd -P)/$up" ]; then
+    echo "$up is a link, through which no data is shown" >&2
+    exit 1
+  fi
+  mkdir -p -- "$at" || exit 1
+  if [ -e "$1" ] && [ ! -L "$1" ] && ! rmdir -- "$1" 2>/dev/null; then
     echo "$1 holds files that the run has written, and is now to be data" >&2
     exit 1
   fi
