@@ -35,7 +35,7 @@ def test_two_runs_with_the_same_plan_have_different_ports() -> None:
         assert first.reserve() == planned
         other = second.reserve()
         assert other > planned
-        assert notes == [f"port {planned} is taken: the ranks meet on port {other}"]
+        assert notes == [f"port {planned} is not free: the ranks meet on port {other}"]
     finally:
         first.close()
         second.close()
@@ -109,7 +109,7 @@ def test_a_run_whose_port_was_taken_after_its_plan_begins_at_once_on_another(tmp
             for node in nodes:
                 node.kill()
     assert [node.returncode for node in nodes] == [0, 0], first + second
-    assert f"port {master} is taken: the ranks meet on port " in first
+    assert f"port {master} is not free: the ranks meet on port " in first
     assert "with 2" in first
     assert "with 2" in second
     assert f"met on {master} " not in first + second

@@ -70,6 +70,13 @@ def test_a_module_that_only_a_function_imports_is_possible_with_all_that_it_impo
     assert found(tmp_path, files) == Imports(possible={"matplotlib": "plots.py:1"})
 
 
+@pytest.mark.parametrize("line", ["sys.path.insert(0, '/lib')", "os.system('pip install mylib')"])
+def test_no_import_of_a_script_that_brings_packages_is_certain(tmp_path: Path, line: str) -> None:
+    (tmp_path / "train.py").write_text(f"import os, sys\n{line}\nimport mylib\n")
+    found = imports_of(tmp_path, ("train.py",))
+    assert (set(found.needed), set(found.possible)) == (set(), {"mylib"})
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("text", ["import torch\nx = " + "1 or " * 3000 + "1\n", "import torch\nx = '\\d'\n"])
 def test_a_text_that_is_too_deep_or_outdated_ends_no_launch(tmp_path: Path, text: str) -> None:

@@ -39,7 +39,7 @@ class RendezvousPort:
                 continue
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if port != first:
-                self._note("port", f"port {first} is taken: the ranks meet on port {port}")
+                self._note("port", f"port {first} is not free: the ranks meet on port {port}")
             self._held, self._next = held, port + 1
             return port
         return 0

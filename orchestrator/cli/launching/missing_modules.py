@@ -53,6 +53,10 @@ def _of_processes(request: LaunchRequest) -> dict[str, list[str]]:
     return {module: nodes for module in request.imports if nodes and not _is_here(module)}
 
 
+_IN_TORCH = {"functorch", "google", "pip", "six", "torchgen"}
+"""Modules of torch's wheel, and of packages that the image has beside it. `google` is of several packages."""
+
+
 def of_the_next_image(
     request: LaunchRequest, facts: Mapping[str, NodeFacts], named: Sequence[str]
 ) -> dict[str, list[str]]:
@@ -60,11 +64,12 @@ def of_the_next_image(
     from orchestrator.fleet.images.build_context import image_pins
 
     nodes = [spec.name for spec in request.nodes if spec.engine == "docker" and facts[spec.name].image is None]
-    if not nodes or request.image or request.requirements or named or not request.imports:
+    own = request.requirements or own_requirements(request)
+    if not nodes or request.image or own or named or not request.imports:
         return {}
     has = {normal_name(pin) for pin in image_pins()}
     known = {module for module in request.imports if any(normal_name(one) in has for one in packages_of(module))}
-    return {module: nodes for module in request.imports if module not in known and module not in OUR_PACKAGES}
+    return {module: nodes for module in request.imports if module not in {*known, *OUR_PACKAGES, *_IN_TORCH}}
 
 
 def possible_modules(possible: Mapping[str, str], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -4,6 +4,7 @@ of it runs."""
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ MOST_FILES, MOST_BYTES = 500, 2_000_000
 _GONE = {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imghdr", "imp", "nntplib", "pipes", "smtpd", "telnetlib"}
 """Modules of the standard library of Python 3.11, which the image has, that later versions have not."""
 STANDARD = sys.stdlib_module_names | _GONE
+_BRINGS_PACKAGES = re.compile(rb"\bsys\.path\b|\bsite\.addsitedir\b|\bpip['\", ]+install\b|\bpip\.main\b")
+"""Text of a script that extends its path, or installs packages: no import of it is certain to fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ def imports_of(folder: Path, words: Sequence[str], path: Sequence[Path] = ()) ->
     with suppress(RecursionError), catch_warnings():  # best effort; warnings are for the script itself
         simplefilter("ignore")
         reader.read(start, is_script=True)
+    if reader.brings_packages:
+        return Imports(possible=reader.possible | reader.needed)
     possible = {name: place for name, place in reader.possible.items() if name not in reader.needed}
     return Imports(needed=reader.needed, possible=possible)
 
@@ -57,6 +62,7 @@ class _Reader:
     possible: dict[str, str] = field(default_factory=dict)
     seen: dict[Path, bool] = field(default_factory=dict)
     """Files that were read, and whether each is imported for certain."""
+    brings_packages: bool = False
 
     def read(self, file: Path, *, is_script: bool = False, certain: bool = True) -> None:
         """Read one file, and those of the folder that it imports."""
@@ -66,7 +72,9 @@ class _Reader:
         try:
             if file.stat().st_size > MOST_BYTES:
                 return
-            tree = ast.parse(file.read_bytes())
+            text = file.read_bytes()
+            self.brings_packages = self.brings_packages or bool(_BRINGS_PACKAGES.search(text))
+            tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             return  # the script itself will say so
         for statement, sure in import_statements(tree.body, is_script=is_script):
