@@ -32,7 +32,6 @@ github PyGithub
 google.protobuf protobuf
 grpc grpcio
 hydra hydra-core
-igraph python-igraph
 imblearn imbalanced-learn
 jwt PyJWT
 Levenshtein python-Levenshtein Levenshtein
@@ -84,11 +83,6 @@ def packages_of(module: str) -> tuple[str, ...]:
     top = module.partition(".")[0]
     dotted = ".".join(module.split(".")[:2])
     return _PACKAGES.get(dotted) or _PACKAGES.get(top) or (top.replace("_", "-"),)
-
-
-def has_other_name(module: str) -> bool:
-    """Return whether the table knows the module: any other name is taken for that of its package."""
-    return packages_of(module) != (module.partition(".")[0].replace("_", "-"),)
 
 
 def normal_name(name: str) -> str:

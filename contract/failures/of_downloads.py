@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from contract.failures.signature import configuration, infrastructure
 
-_ELSEWHERE = r"(?!.{0,600}(?:host='|://|host )(?:localhost|127\.|10\.|192\.168\.|172\.(?:1[6-9]|2[0-9]|3[01])\.))"
-"""Not a service of the local network: that is no download."""
+_ELSEWHERE = (
+    r"(?!.{0,600}(?:host='|://|host )(?:127\.|10\.|100\.|192\.168\.|172\.(?:1[6-9]|2[0-9]|3[01])\.|\[?::1"
+    r"|[\w-]{1,63}['\"/:]|[\w.-]{1,200}\.(?:local|lan|internal|home)\b))"
+)
+"""Not a service of the local network, by its address or its name: that is no download."""
 _NO_FULL_DISK = r"(?!.{0,300}(?:[Nn]o space left|quota exceeded))"
 
 DOWNLOADS = (
@@ -16,7 +19,7 @@ DOWNLOADS = (
         r"(?<!Local)EntryNotFoundError",
         r"doesn't exist on the Hub or cannot be accessed",
         r"is not a local folder and is not a valid model identifier",
-        r"\b(?:401|403|404|410|451) Client Error",
+        r"\b(?:401|403|404|410|451) Client Error" + _ELSEWHERE,
         r"Client error '(?:401|403|404|410|451) ",
         r"HTTP Error (?:401|404|410): ",
     ),
@@ -24,7 +27,7 @@ DOWNLOADS = (
         "network.download",
         r"^(?!\[nltk_data\]).{0,1500}<urlopen error (?!unknown url type)" + _ELSEWHERE,
         r"HTTP Error (?:403|408|429|5[0-9]{2}): ",
-        r"\b(?:408|429) Client Error|\b5[0-9]{2} Server Error",
+        r"\b(?:(?:408|429) Client|5[0-9]{2} Server) Error" + _ELSEWHERE,
         r"(?:Client|Server) error '(?:408|429|5[0-9]{2}) ",
         r"^(?!.{0,3000}(?:thrown while requesting|connection broken by)).{0,1500}HTTPS?ConnectionPool"
         + _ELSEWHERE
@@ -46,17 +49,17 @@ DOWNLOADS = (
         r"(?:CAS (?:service|[Cc]lient) [Ee]rror|File reconstruction error|[Rr]eqwest(?:Middleware)? ?[Ee]rror)"
         + _NO_FULL_DISK,
         r"error sending request for url|An error occurred while downloading using `hf_transfer`",
-        r"FileNotFoundError: .{0,80}'(?:https?|hf|s3|gs)://",
+        r"FileNotFoundError: (?!\[Errno).{0,80}'(?:https?|hf|s3|gs)://",
         r"CalledProcessError: Command .{0,8}(?:curl|wget|gdown|aria2c)\b",
         r"CalledProcessError: Command .{0,8}git\W{1,4}clone",
         r"looks like there is no internet connection",
         r"Consistency check failed: file should be of size",
         r"(?:NonMatchingChecksum|ExpectedMoreDownloadedFiles|ChecksumVerification|DownloadChecksum)\w{0,10}Error",
         r"Error downloading \S{1,300}:?$|^(?:RuntimeError: )?Error downloading ",
-        r"invalid hash value \(expected \"|File not found or corrupted",
+        r"invalid hash value \(expected \"|File not found or corrupted\.$",
         r"URL fetch failure on ",
         r"[Ss]omething went wrong when downloading",
-        r"[Ff]ailed to retrieve file url|FileURLRetrievalError|DownloadError: ",
+        r"[Ff]ailed to retrieve file url|FileURLRetrievalError|(?<!\w)DownloadError: ",
         r"Could not connect to the endpoint URL: ",
         r"Please use the NLTK Downloader to obtain the resource",
         r"curl: \((?:5|6|7|22|28|35|56|60)\)|wget: (?:unable|can't|bad)|fatal: unable to access '",

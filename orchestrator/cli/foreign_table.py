@@ -9,6 +9,8 @@ watch | to see the state of a run again and again | status {run} --watch
 top stats htop | to watch the nodes and their run | monitor
 cp copy scp download fetch | to copy what a run wrote to this computer | pull {copy}
 run train start submit sbatch srun qsub up apply create deploy | to start a run | launch {command}
+torchrun accelerate deepspeed mpirun mpiexec python python3 | to start a run | launch {command}
+rerun | to start a run again | runs rerun {name}
 start continue requeue unpause | to resume a run that ended | resume {name}
 up | for simulated machines to try it on | lab up --nodes 5
 attach tail follow | to follow the output of a run | logs {run} -f
@@ -51,14 +53,15 @@ launch | --network --net --ipc --user -u --entrypoint --platform --restart --nod
 launch | --master_addr --master-addr --rdzv-endpoint --rdzv_endpoint --rdzv_backend --rdzv-backend | = |
 launch | --master_port | = | --master-port {}
 launch | --rm --privileged --follow | |
-launch | -f --filename | = | -i {}
+launch | -f --filename | = |
+build | -t --tag | = |
 launch | --check | | --dry-run
 status | --follow -w -f | | --watch
 stop | --force -9 -f | | --timeout 0
 stop | --signal -s | = |
 * | -it -ti --tty --interactive --stdin | |
 * | --limit --hosts | = | --nodes {}
-* | --selector | = | --label {}
+* | --selector | = | --nodes {}
 * | --all --all-namespaces -a -A | |
 * | --namespace | = |
 exec | -m --module-name -a --args | = |

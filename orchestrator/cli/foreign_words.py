@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from orchestrator.cli.completion import workload_names
 from orchestrator.cli.foreign_table import COMMANDS, OPTIONS, REASONS
@@ -16,9 +17,10 @@ from orchestrator.specs.errors import UsageError
 
 _READ_AS_OTHERS = {"-it": "exec shell launch", "-ti": "exec shell launch", "-np": "launch", "-v": "launch"}
 """Options that would be read as others, `-it` as an inventory named t: they are looked for before a line is parsed."""
-_KINDS = ("pod", "pods", "job", "jobs", "container", "deployment", "restart", "undo")
-"""Words before the name of a run in lines of other tools."""
-_PREFIXES = ("docker", "kubectl", "compose", "container", "system", "git")
+_KINDS = ("show", "pod", "pods", "job", "jobs", "container", "deployment", "restart", "undo")
+"""Words before the name of a run in lines of other tools; also `deployment/NAME`."""
+_NAMED = re.compile(rf"^(?:{'|'.join(_KINDS)})s?/")
+_PREFIXES = ("docker", "docker-compose", "podman", "kubectl", "compose", "container", "system", "git")
 _PROGRAM = re.compile(r"(.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed)|.*\.(py|sh)")
 _IMAGE = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*:[\w.-]+")
 _SCRIPT = "-- python train.py"
@@ -62,8 +64,13 @@ def answer_to(typed: Sequence[str], place: int, commands: Collection[str], optio
 
     `commands`: those of orch, after which another word may be one; `options`: those of a command.
     """
+    first = place
     while typed[place] in _PREFIXES and place + 1 < len(typed) and not typed[place + 1].startswith("-"):
         place += 1
+    if place > first and typed[place] in commands:
+        own = _translated(typed[place], typed[place + 1 :], options(typed[place]))
+        line = shlex.join(["orch", typed[place], *own.options, *own.words])
+        return UsageError(f"orch has no command {typed[place - 1]}", hint=line)
     word, after = typed[place], list(typed[place + 1 :])
     named = word
     if word == "get":
@@ -81,7 +88,7 @@ def _filled(line: str, after: Sequence[str], options: Options) -> str:
     """The line of a row with the run, node, files or program that were typed."""
     command, _, rest = line.partition(" ")
     typed = _translated(command, after, options(command), _PROGRAM.fullmatch)
-    given = [word for place, word in enumerate(typed.words) if word != "--" and not (place == 0 and word in _KINDS)]
+    given = list(dropwhile(_KINDS.__contains__, (_NAMED.sub("", word) for word in typed.words if word != "--")))
     run = shlex.quote(given[0]) if given else ""
     fields = {
         "run": run,

@@ -54,8 +54,11 @@ def notes_of_builds(line: str, torch: str) -> Iterator[str]:
         yield f"{shown(line)} has builds for torch {built['version']}, and the image has {torch}"
 
 
+_SSH = re.compile(r"git\+ssh://|(?:^|[\s/])git@")
+
+
 def notes_of_urls(line: str) -> Iterator[str]:
-    if "git+ssh://" in line or "git@" in line:
+    if _SSH.search(line):
         yield f"{shown(line)} needs an SSH key, which a build does not have: use https"
     elif _CREDENTIALS.search(line):
         yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.import_names import has_other_name, package_of
+from contract.import_names import package_of
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,3 @@ def test_the_package_of_a_module(module: str, package: str) -> None:
 def test_a_package_that_the_project_names_is_preferred() -> None:
     assert package_of("cv2", ["numpy", "OpenCV_Python"]) == "OpenCV_Python"
     assert package_of("cv2", ["numpy"]) == "opencv-python-headless"
-
-
-def test_only_names_of_the_table_are_known_to_differ() -> None:
-    assert [has_other_name(name) for name in ("sklearn.svm", "boto3", "flash_attn")] == [True, False, False]

@@ -146,5 +146,5 @@ def _notes(typed: str, places: Sequence[str], nodes: Sequence[NodeSpec]) -> Iter
         yield f"--data {typed}: no such path leads to it on the nodes"
         return
     bare = [node.name for node in nodes if node.engine == "process"]
-    if bare and typed.startswith("/"):
+    if bare and typed.startswith("/") and all(place.startswith("/") for place in places):
         yield f"--data {typed}: {', '.join(bare)} run no containers, and have no {typed}"

@@ -32,7 +32,7 @@ def _of_condition(one: ast.If, *, is_script: bool, sure: bool) -> Iterator[tuple
     """Imports under `if`: none of `TYPE_CHECKING`, and those of `__name__ == "__main__"` for the script alone."""
     test = ast.unparse(one.test)
     if "TYPE_CHECKING" not in test and (is_script or "__main__" not in test):
-        yield from import_statements(one.body, is_script=is_script, sure=sure and "__main__" in test)
+        yield from import_statements(one.body, is_script=is_script, sure=sure and "__main__" in test and "==" in test)
     yield from import_statements(one.orelse, is_script=is_script, sure=False)
 
 
