@@ -120,7 +120,7 @@ def behind_a_port_forward(lan: Lan, node: str) -> Iterator[None]:
     ):
         path = lan.orch.folder / "forwarded.yaml"
         path.write_text(f"nodes: {{{node}: {{address: {address}, user: orch}}}}\n")
-        assert lan.orch("trust", node, "--yes", "-i", str(path)).code == 0
+        assert lan.orch("trust", "-n", node, "--yes", "-i", str(path)).code == 0
         yield
 
 

@@ -76,7 +76,7 @@ def second_name(lan: Lan, node: str, name: str) -> Iterator[None]:
     with second_address(lan, node, name, 91):
         path = lan.orch.folder / "two-names.yaml"
         path.write_text(f"nodes: {{{name}: {{address: {lan.free_address(91)}, user: orch}}}}\n")
-        assert lan.orch("trust", name, "--yes", "-i", str(path)).code == 0
+        assert lan.orch("trust", "-n", name, "--yes", "-i", str(path)).code == 0
         yield
 
 
