@@ -131,6 +131,9 @@ def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_
             assert words[2] in services
             if "nvidia-smi" in words:
                 continue
+            if "monitor" in words:  # it ends with Ctrl-C
+                _watch(checkout, words)
+                continue
             own = ["/workspace/text.txt" if word == "spanish" else word for word in words]
             training = "gpt2" in own and "prepare" not in own
             with run_in(checkout, [*own, *(TINY if training else ())]) as ran:
@@ -145,6 +148,15 @@ def test_the_commands_of_the_guide_work_on_a_fresh_checkout(checkout: Path, tmp_
     finally:
         with run_in(checkout, ("down", "--timeout", "5")) as down:
             down.communicate(timeout=120)
+
+
+def _watch(checkout: Path, words: Sequence[str]) -> None:
+    """Read the first line of the monitor, then Ctrl-C."""
+    with run_in(checkout, words) as ran:
+        assert ran.stdout is not None
+        assert any("RAM" in line for line in ran.stdout)
+        ran.send_signal(signal.SIGINT)
+        ran.communicate(timeout=100)
 
 
 def _up(checkout: Path, words: Sequence[str], tiny: Path) -> None:
