@@ -49,7 +49,7 @@ def qwen(model: str, trainable: int, whole: int, layers: int, width: int) -> tup
     embeddings = 151_936 * width
     sizes = {"folder": "lora", "trainable": trainable, "layers": layers, "width": width, "seq_len": 1024}
     sizes |= {"vocab_size": 151_936, "frozen": whole - embeddings, "embeddings": embeddings, "recomputed": True}
-    return Recipe(model=model, **sizes), Recipe(model=f"{model} --bits 4", frozen_bytes=NF4_BYTES, **sizes)  # type: ignore[arg-type]
+    return Recipe(model=model, **sizes), Recipe(model=f"{model} --bits 4", frozen_bytes=NF4_BYTES, **sizes)  # type: ignore[arg-type]  # sizes are all numbers
 
 
 RECIPES = (

@@ -101,8 +101,8 @@ def _filled(line: str, after: Sequence[str], options: Options) -> str:
         "rest": shlex.join(given[1:]) or "COMMAND",
     }
     filled = re.sub(r"!(\S+)", r"'!\1'", rest).format(**fields)
-    kept = shlex.join(typed.options) if command == "launch" else ""
-    return " ".join(" ".join(("orch", command, kept, filled)).split())
+    own_options = shlex.join(typed.options) if command == "launch" else ""
+    return " ".join(" ".join(("orch", command, own_options, filled)).split())
 
 
 def _program(typed: _Typed) -> str:

@@ -247,8 +247,8 @@ def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Laun
                               hint=f"orch runs rerun {plan.run_id} -n NODES")  # fmt: skip
         if gone := [name for name in names if name not in known]:
             command = same_step(command, samples_per_step_of(RunRecord(plan.run_id)))
-            kept = "; a step keeps its number of samples" if command != plan.command else ""
-            say(f"note: {', '.join(gone)}: not in {inventory.filename} any more, left out{kept}")
+            sizes = "; a step keeps its number of samples" if command != plan.command else ""
+            say(f"note: {', '.join(gone)}: not in {inventory.filename} any more, left out{sizes}")
         nodes, master = ",".join(left), master or (plan.master if plan.master in left else "")
     options = replace(options, command=command, nodes=nodes, master=master)
     if plan.data and not options.data:

@@ -68,8 +68,8 @@ class Preface:
         return "".join(one if one.isprintable() else "?" for one in line[:200])
 
 
-def why_no_shell(exit_code: int, said: str, user: str) -> tuple[str, str]:
-    """Reason and fix where the session ended and `sh` never started. `said`: last line of its output."""
+def why_no_shell(exit_code: int, last_line: str, user: str) -> tuple[str, str]:
+    """Reason and fix where the session ended and `sh` never started. `last_line` is of its output."""
     if exit_code == _REPLACED:
         return (
             f"another program ran in place of its shell: a startup file ({STARTUP_FILES}) replaces the shell of every "
@@ -77,6 +77,6 @@ def why_no_shell(exit_code: int, said: str, user: str) -> tuple[str, str]:
             "let it do so on a terminal only: [ -t 0 ] && exec fish",
         )
     return (
-        f"its login shell runs no commands (exit code {exit_code}){f': {said}' if said else ''}",
+        f"its login shell runs no commands (exit code {exit_code}){f': {last_line}' if last_line else ''}",
         f"on it: sudo chsh -s /bin/bash {user}; or name another user; a startup file ({STARTUP_FILES}) may end it, too",
     )

@@ -207,8 +207,8 @@ class SshNode:
         if ended.code < 0:
             raise NodeUnreachableError(f"the connection broke during {argv[0]}", node=self.name)
         if not ended.preface.seen:
-            said = ended.preface.last_line or ended.preface_of_errors.last_line
-            why, hint = why_no_shell(ended.code, said, login_of(self._spec).spec.user or "USER")
+            last_line = ended.preface.last_line or ended.preface_of_errors.last_line
+            why, hint = why_no_shell(ended.code, last_line, login_of(self._spec).spec.user or "USER")
             raise NodeUnreachableError(why, reach=Reach.SHELL, node=self.name, hint=hint)
 
     def _open_session(self, doing: str) -> paramiko.Channel:

@@ -308,5 +308,5 @@ def test_a_connection_that_ends_while_stdin_is_sent_raises_nothing_in_that_threa
 
     channel, ended = Cut(), _Ended(errors=CommandOutput(["cat"], "alpha"))
     ended.preface.strip(b"orch-sh-ready\n")
-    _feed(channel, ["cat"], [b"one", b"two"], ended)  # type: ignore[arg-type]
+    _feed(channel, ["cat"], [b"one", b"two"], ended)  # type: ignore[arg-type]  # of a channel, what _feed calls
     assert channel.sent == FIRST + b"#cat\nonetwo"

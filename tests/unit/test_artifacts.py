@@ -163,15 +163,15 @@ def test_nowhere_to_be_had(here: Place, gone: bool, state: str) -> None:
     assert here.nodes["gamma"].engine.made == {}
 
 
-def test_code_that_is_brought_anew_goes_over_what_is_there(here: Place) -> None:
+def test_code_that_is_brought_again_goes_over_what_is_there(here: Place) -> None:
     (here.code_of("alpha") / "written-by-the-run.txt").write_text("loss 3")
     (here.code / "train.py").write_text("print(2)\n")
-    anew = here.planned("alpha", attempt=1)
-    launch(here.nodes, anew, fresh={anew.code_digest: here.code})
+    second = here.planned("alpha", attempt=1)
+    launch(here.nodes, second, fresh={second.code_digest: here.code})
     assert (here.code_of("alpha") / "train.py").read_text() == "print(2)\n"
     assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
     lists = [path.name for path in here.code_of("alpha").parent.glob("code-*.list")]
-    assert lists == [code_list(anew.code_digest)]
+    assert lists == [code_list(second.code_digest)]
 
 
 # ── Data of a script ──────────────────────────────────────────────────────────────────────────────────────────────────

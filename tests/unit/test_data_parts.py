@@ -87,7 +87,7 @@ INVENTORY = Inventory(nodes=tuple(lan.spec(name) for name in lan.NAMES))
 
 def asked(data: Path | None, *, earlier: Plan | None = None, **options: object) -> tuple[str, ...]:
     typed = read_data_options([str(data)]) if data else ()
-    given = LaunchOptions(data=typed, **{"command": ("gpt2",), "nodes": "3", "shard": True, **options})  # type: ignore[arg-type]
+    given = LaunchOptions(data=typed, **{"command": ("gpt2",), "nodes": "3", "shard": True, **options})  # type: ignore[arg-type]  # any option
     return build_request(INVENTORY, given, earlier, {}).data[0].parts
 
 

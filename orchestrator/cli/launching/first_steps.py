@@ -104,10 +104,10 @@ def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], finding
     errors = {finding.id for finding in findings if finding.severity is Severity.ERROR}
     own = own_requirements(request)
     named = names_of(own)
-    lacking = modules_missing(list(facts.values()), request.imports)
-    unfit = {node for nodes in lacking.values() for node in nodes}
+    missing = modules_missing(list(facts.values()), request.imports)
+    unfit = {node for nodes in missing.values() for node in nodes}
     without = {finding.node for finding in findings if finding.id == "image.missing"} | unfit
-    unnamed = [module for module in lacking if not is_named(module, named)]
+    unnamed = [module for module in missing if not is_named(module, named)]
     if request.image or errors - {"image.missing"} or unnamed or of_the_next_image(request, facts, named):
         return FirstSteps()
     profiles = {device_of(spec, facts[spec.name]) for spec in request.nodes if spec.name in without}

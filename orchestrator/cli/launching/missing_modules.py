@@ -28,8 +28,8 @@ def missing_modules(request: LaunchRequest, facts: Mapping[str, NodeFacts]) -> I
     own = own_requirements(request)
     named = names_of(own)
     by_process = {spec.name for spec in request.nodes if spec.engine == "process"}
-    lacking = modules_missing(list(facts.values()), request.imports)
-    for module, nodes in {**lacking, **_of_processes(request), **of_the_next_image(request, facts, named)}.items():
+    missing = modules_missing(list(facts.values()), request.imports)
+    for module, nodes in {**missing, **_of_processes(request), **of_the_next_image(request, facts, named)}.items():
         package = package_of(module, named)
         add = command_to_add(package, request.requirements or None)
         if own and is_named(module, named):
