@@ -219,6 +219,7 @@ def _srun(jobs: _Jobs, argv: list[str]) -> int:
             sys.stderr.write(f"slurmstepd-c1: error: execve(): {argv[0]}: No such file or directory\n")
             return 2
         return subprocess.run(argv, env={**os.environ, "SLURMD_NODENAME": options["nodelist"]}, check=False).returncode
+    signal.signal(signal.SIGTERM, lambda *_: None)  # what ends a job ends its tasks: srun waits for them
     tasks = []
     for rank, name in enumerate(nodes):
         own = {"SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "SLURMD_NODENAME": name}
