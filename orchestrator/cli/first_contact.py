@@ -50,7 +50,7 @@ def let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
 
 def _ways(specs: Sequence[NodeSpec]) -> dict[Place, tuple[NodeSpec, tuple[Place, ...]]]:
     """Machines and their jump hosts by place, with the places on the way to each."""
-    from orchestrator.nodes.ssh import jump_hosts
+    from orchestrator.nodes.ssh_connection import jump_hosts
 
     ways: dict[Place, tuple[NodeSpec, tuple[Place, ...]]] = {}
     for spec in specs:

@@ -62,7 +62,7 @@ class ShownKey:
 
 def shown_by(spec: NodeSpec) -> ShownKey:
     """Ask a node for its host key, at the address that the SSH configuration gives it, through its jump hosts."""
-    from orchestrator.nodes.ssh import shown_key
+    from orchestrator.nodes.ssh_connection import shown_key
 
     login, address, key = shown_key(spec, timeout_s=ANSWER_S)
     return ShownKey(name=spec.name, address=address, port=login.spec.port, names=login.key_names, key=key)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.nodes import host_keys
 from orchestrator.nodes.proxy_command import expanded
-from orchestrator.nodes.ssh import SshNode, shown_key
+from orchestrator.nodes.ssh import SshNode
 from orchestrator.nodes.ssh_config import SshSettings, settings_for
+from orchestrator.nodes.ssh_connection import shown_key
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
@@ -114,6 +117,7 @@ def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Pa
         raised.value.hint
         == f"is it on, and does that host allow it (AllowTcpForwarding)? Try: ssh -J hop1 -p {closed} ana@{ADDRESS}"
     )
+    assert not any(isinstance(thread, paramiko.Transport) and thread.is_active() for thread in threading.enumerate())
     with pytest.raises(NodeUnreachableError, match=f"jump host on the way to it: ana@{ADDRESS}:{closed} refused"):
         SshNode(NodeSpec(name="alpha", address="lab2")).open()
     with sshd(tmp_path / "hop") as unknown:

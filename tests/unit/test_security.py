@@ -152,7 +152,7 @@ def test_the_linter_refuses_a_policy_that_adds_keys() -> None:
         )
         words = (sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename")
         ran = subprocess.run(
-            (*words, "orchestrator/nodes/ssh.py", "-"),
+            (*words, "orchestrator/nodes/ssh_connection.py", "-"),
             input=code,
             cwd=ROOT,
             capture_output=True,
