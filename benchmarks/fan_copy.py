@@ -98,7 +98,7 @@ def data_candidates(data: Path, nodes: Sequence[Node]) -> dict[str, tuple[Copy, 
             outcome.value().check("removing the last copy")
 
     def star() -> None:
-        for outcome in fan_out(nodes, lambda node: upload_data(node, data, PLACE), timeout_s=3600):
+        for outcome in fan_out(nodes, lambda node: upload_data(node, data, PLACE, run_id="copy"), timeout_s=3600):
             outcome.value()
 
     return {

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def ls(*, nodes: NodesOption = None, output: Output, inventory: InventoryOption = None) -> int:
     """List the data that launches have copied to the nodes: size, and the runs that read it, the newest first.
 
-    `in use`: a running run reads it. Folders of this computer are known from the records of runs that were launched
-    here.
+    `in use`: a running run reads it, or a launch is copying it. Folders of this computer are known from the records of
+    runs that were launched here.
     """
     with _asked(inventory, nodes) as (_, _, held, silent):
         names, folders = dict.fromkeys(one.name for one in held), _folders()
@@ -51,9 +51,10 @@ def rm(
     output: Output,
     inventory: InventoryOption = None,
 ) -> int:
-    """Remove data from the nodes: of these names, otherwise all that no running run reads. It asks first.
+    """Remove data from the nodes: of these names, otherwise all that is not in use. It asks first.
 
-    Data that a running run reads is refused if it is named. The next launch with it copies it again.
+    Data that a running run reads, or that a launch is copying, is refused if it is named. The next launch with it
+    copies it again.
     """
     from orchestrator.fleet.runs.held_data import remove_data
 

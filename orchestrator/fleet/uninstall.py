@@ -33,8 +33,9 @@ DEFAULT_WORKSPACE = NodeSpec.model_fields["workspace"].default
 
 # Constants. $1: the project's folder, which may begin with ~. They call `mine PART PATH` for what orch has made and
 # `other` for each other name: a folder `data` or `runs` may be the user's own. A run has the plan of its launch, or
-# nothing but copies of checkpoints; data, agents and parts of images are named by a digest. `Data` is an empty folder
-# that launches once made; data are read-only. Links are never followed.
+# nothing but copies of checkpoints; data, agents and parts of images are named by a digest, and while they are not
+# complete also by the run that copies them and `.partial`. `Data` is an empty folder that launches once made; data are
+# read-only. Links are never followed.
 _ENTER = r"""
 LC_ALL=C; export LC_ALL
 place=$1
@@ -65,7 +66,10 @@ is_made() {
       [ -f "runs/$2/plan.json" ] ||
         [ -z "$(find "runs/$2" -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name best.json)" ];;
     cache) [ "$2" = huggingface ] || [ "$2" = torch ] || [ "$2" = inductor ];;
-    *) name=${2%.partial}; case $name in *[!0-9a-f]*) return 1;; esac; [ ${#name} = 16 ];;
+    *) digest=${2%%.*}
+      case $digest in *[!0-9a-f]*) return 1;; esac
+      [ ${#digest} = 16 ] || return 1
+      case ${2#"$digest"} in ""|.partial) ;; *[!A-Za-z0-9._-]*) return 1;; .?*.partial) ;; *) return 1;; esac;;
   esac
 }
 """

@@ -17,6 +17,7 @@ from orchestrator.fleet.runs.artifacts import folder_digest
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import _PREPARE, ended_name, launch
 from orchestrator.nodes.local import LocalNode
+from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import CommandFailedError, ConflictError, EngineError, OrchError
 from orchestrator.specs.plan import Plan
@@ -25,6 +26,7 @@ from orchestrator.specs.request import RunIdentity
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.store.run_record import RunRecord, recorded_runs
 from tests import lan
+from tests.shelves import Shelves
 
 FIVE = lan.NAMES
 
@@ -130,21 +132,19 @@ def test_code_and_data_are_copied(tmp_path: Path) -> None:
     data.mkdir()
     (code / "train.py").write_text("print(1)")
     (data / "manifest.json").write_text("{}")
-    here, steps = lan.lan("alpha", ends_with=None), list[tuple[str, str]]()
-    alpha = here.nodes["alpha"]
-    alpha.root = tmp_path / "disk"
-    alpha.answers.update({(program, "*"): (0, "", "") for program in ("rm", "mv", "chmod")})
+    here, steps = Shelves(tmp_path / "machines", names=("alpha",)), list[tuple[str, str]]()
+    here.nodes["alpha"].root = Path("/")
 
     digest = folder_digest(data)
-    plan = lan.plan(("alpha",), data=lan.data(digest), own_code=True, code_digest="fedcba9876543210")
+    asked = replace(lan.request(("alpha",), data=lan.data(digest)), nodes=here.specs, own_code=True)
+    plan = plan_launch(replace(asked, code_digest="fedcba9876543210"), {"alpha": lan.facts("alpha")}, lan.IDENTITY)
     fresh = {digest: data, plan.code_digest: code}
     launch(here.nodes, plan, fresh=fresh, notify=lambda node, step: steps.append((node, step.text)))
 
-    folder = tmp_path / "disk/home/ana/orch/orch"
+    folder = here.root("alpha")
     assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"
-    assert (folder / f"data/{digest}.partial/manifest.json").is_file()
-    whole = f"/home/ana/orch/orch/data/{digest}"
-    assert ("mv", "-T", f"{whole}.partial", whole) in alpha.calls
+    assert [path.name for path in (folder / "data").iterdir()] == [digest]
+    assert (folder / f"data/{digest}/manifest.json").stat().st_mode & 0o222 == 0
     assert ("alpha", "data copied") in steps
 
 

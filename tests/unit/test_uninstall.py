@@ -28,6 +28,7 @@ def left_behind(orch: Orch, tmp_path: Path) -> lan.Lan:
         for part in (
             *made,
             f"data/{DIGEST}.partial",
+            f"data/{DIGEST}.first-1.b.partial",
             f"agent/{DIGEST}",
             f"images/{DIGEST}.partial",
             "cache/huggingface/hub",
@@ -103,7 +104,8 @@ def test_a_node_that_does_not_answer_is_named_and_the_next_call_continues(
 
 def test_folders_of_the_users_own_stay_whatever_their_names(orch: Orch, fleet: lan.Lan, tmp_path: Path) -> None:
     """An inventory whose project's folder is a folder of the user's work."""
-    own = ("data/raw.csv", "runs/notes-2025/lab.txt", "cache/x", "agent/mine/y", "src/main.py", f"data/{DIGEST}x/z")
+    own = ("data/raw.csv", "runs/notes-2025/lab.txt", "cache/x", "agent/mine/y", "src/main.py", f"data/{DIGEST}x/z",
+           f"data/{DIGEST}.old/z", f"data/{DIGEST}.old.partials/z", f"data/{DIGEST}.my own.partial/z")  # fmt: skip
     for name in own:
         (tmp_path / "gamma/orch" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "gamma/orch" / name).write_text("mine")

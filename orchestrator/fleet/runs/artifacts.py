@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 from typing import BinaryIO, cast
@@ -36,6 +37,17 @@ cd -- "$1" || exit 1
 [ -z "$3" ] || { mkdir -p code && cp -a -- "$3/." code/ && rm -rf -- "$3"; } || exit 1
 cat > .code.list && rm -f -- code-*.list && mv -- .code.list "code-$2.list"
 """
+
+# Constants. $1: a copy of data that is not complete, or not needed; its folders may be read-only, as those copied are.
+_DISCARD = 'chmod -R u+w -- "$1" 2>/dev/null; rm -rf -- "$1"'
+# $1: a complete copy, $2: its name. A folder of that name is complete, too.
+_NAME = (
+    """
+mv -T -- "$1" "$2" && exit 0
+[ -d "$2" ] && [ ! -L "$2" ] || exit 1
+"""
+    + _DISCARD
+)
 
 
 def code_digest(folder: Path, without: Collection[str] = ()) -> str:
@@ -83,25 +95,33 @@ def upload_data(
     source: Path,
     target: str,
     *,
+    run_id: str,
     only: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Copy a folder to `target`, named by its digest. Copied to a temporary folder and renamed when complete, and when
-    `check` has raised nothing."""
-    aside = f"{target}.partial"
-    node.run(["rm", "-rf", aside]).check("clearing a copy that broke off")
+    """Copy a folder to `target`, named by its digest. Copied to a temporary folder of this run and renamed when
+    complete, and when `check` has raised nothing."""
+    aside = _aside(target, run_id)
+    node.run(["sh", "-c", _DISCARD, "sh", aside]).check("clearing a copy that broke off")
     try:
         node.put(source, aside, only=only)
         check()
         settle_data(node, aside, target)
     except BaseException:  # Ctrl-C too
         with suppress(OrchError):
-            node.run(["rm", "-rf", aside])
+            node.run(["sh", "-c", _DISCARD, "sh", aside])
         raise
 
 
+def _aside(target: str, run_id: str) -> str:
+    """Folder of a copy to `target` until it is complete. Launches of the same data each have their own."""
+    return f"{target}.{run_id}.partial"
+
+
 def settle_data(node: Node, aside: str, target: str) -> None:
-    node.run(["mv", "-T", aside, target]).check(f"finishing {target}")
+    """Give a complete copy its name; where another run's copy has it already, that one is used."""
+    named = node.run(["sh", "-c", _NAME, "sh", aside, target], timeout_s=TRANSFER_TIMEOUT_S)
+    named.check(f"finishing {target}")
 
 
 def upload_code(node: Node, source: Path, run_folder: str, digest: str, without: Collection[str] = ()) -> bool:
@@ -189,7 +209,7 @@ for path; do set -- "$@" ! -path "./$path"; shift; done
 { cat -- "../$list"; find . \( -type d -o -type l \) "$@" -print0; } | tar -c --null --no-recursion -T -
 """
 )
-_BEGIN = 'rm -rf -- "$1" && mkdir -p -- "$1"'
+_BEGIN = f'{_DISCARD} && mkdir -p -- "$1"'
 _SUMS = r"""
 cd -- "$1" && find . \( -type f -o -type l \) -print0 | xargs -0 -r sha256sum -z -- 2>/dev/null
 exit 0
@@ -289,6 +309,7 @@ def bring(
         notify(target.node.name, Progress(text=step))
 
     def supply(target: ProjectDir) -> None:
+        place = artifact.place(target)
         if folder is None:
             copy_from_first(holders, lambda source: _copy(artifact, source, target, notify), target.node.name)
         elif artifact.is_code:
@@ -296,10 +317,10 @@ def bring(
             if upload_code(target.node, folder, run_folder, artifact.digest, artifact.without):
                 tell(target, "changed code copied")
         elif artifact.what == "agent":
-            upload_data(target.node, folder, artifact.place(target), only=agent_entries())
+            upload_data(target.node, folder, place, run_id=artifact.run_id, only=agent_entries())
         else:
-            place = artifact.place(target)
-            upload_data(target.node, folder, place, check=lambda: _sums_as_read(artifact, folder))
+            check = partial(_sums_as_read, artifact, folder)
+            upload_data(target.node, folder, place, run_id=artifact.run_id, check=check)
         if folder is None or not artifact.is_code:  # code is copied at every launch, and is small
             tell(target, f"{artifact.what} copied")
 
@@ -386,7 +407,7 @@ def send_data(
         content = folder_to_send(source, hashes)
 
         def otherwise(target: Destination) -> Delivered:
-            upload_data(target.node, source, target.folder)
+            upload_data(target.node, source, target.folder, run_id=artifact.run_id)
             return Delivered(folder=target.folder, came=content.size, fed=content.size)
 
         targets = [Destination(node=target.node, folder=artifact.place(target)) for target in to]
@@ -447,7 +468,8 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
 
 def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir, notify: Notify) -> None:
     place, node, broken = artifact.place(target), target.node, list[OrchError]()
-    aside = f"{artifact.run_folder(target)}/.code-{artifact.digest}" if artifact.is_code else f"{place}.partial"
+    code_aside = f"{artifact.run_folder(target)}/.code-{artifact.digest}"
+    aside = code_aside if artifact.is_code else _aside(place, artifact.run_id)
 
     def archive() -> Iterator[bytes]:
         """Keep an error of the source: the target's thread reads this."""
@@ -481,7 +503,7 @@ def _copy(artifact: Artifact, source: ProjectDir, target: ProjectDir, notify: No
             settle_data(node, aside, place)
     except BaseException:  # Ctrl-C too
         with suppress(OrchError):
-            node.run(["rm", "-rf", "--", aside])
+            node.run(["sh", "-c", _DISCARD, "sh", aside])
         raise
 
 

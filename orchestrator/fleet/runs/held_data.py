@@ -10,16 +10,21 @@ from orchestrator.fleet.fan_out import Outcome, fan_out
 from orchestrator.fleet.runs.find_runs import find_runs
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.checkpoint import is_run_id
+from orchestrator.specs.data import DIGEST_LENGTH
 from orchestrator.specs.errors import ConflictError
 from orchestrator.specs.numbers import whole
+from orchestrator.specs.run import RUN_ID
 
 LOOK_S, REMOVE_S = 120.0, 900.0
 MOST_RUNS = 20
 """Runs of a folder that a node names, the newest."""
-_HELD = re.compile(r"[0-9a-f]{16}(\.partial)?")
+LONGEST_LAUNCH_MIN = 24 * 60
+"""Age from which a claim without a container is what a launch has left that was cut short."""
+_HELD = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}((\.{RUN_ID})?\.partial)?")
 
 # Constants. $1: the project's folder, which may begin with ~. A plan mounts its data under their name; of the plans,
-# those that were written last come first.
+# those that were written last come first. A launch claims its attempt before it copies; it is over when the claim is
+# gone, or when anything newer is in the run's folder than what launches write before a container starts.
 _ENTER = r"""
 LC_ALL=C; export LC_ALL
 place=$1
@@ -29,16 +34,23 @@ cd -- "$place" 2>/dev/null || exit 0
 _LOOK = (
     _ENTER
     + r"""
-most=$2
-shift 2
+most=$2 longest=$3
+shift 3
+ls -td -- runs/*/ 2>/dev/null | head -n "$most" | while read -r run; do
+  claim=$(ls -td -- "${run}attempts"/*/ 2>/dev/null | head -n 1)
+  [ -n "$claim" ] && [ -n "$(find "$claim" -maxdepth 0 -mmin "-$longest")" ] &&
+    [ -z "$(find "$run" -mindepth 1 -maxdepth 1 ! -type l ! -name plan.json ! -name code ! -name 'code-*.list' \
+      ! -name attempts -newer "$claim" | head -n 1)" ] &&
+    printf 'launch %s %s\n' "$(basename -- "$run")" "$(basename -- "$claim")"
+done
 for path in data/*; do
   [ -d "$path" ] && [ ! -L "$path" ] || continue
   name=${path#data/}
   printf 'data %s %s\n' "$name" "$(du -skP -- "$path" 2>/dev/null | tail -n 1 | cut -f 1)"
   ls -td -- runs/*/ 2>/dev/null | while read -r run; do
-    grep -qsF -- "/data/${name%.partial}\"" "${run}plan.json" && printf 'run %s\n' "$(basename -- "$run")"
+    grep -qsF -- "/data/${name%%.*}\"" "${run}plan.json" && printf 'run %s\n' "$(basename -- "$run")"
   done | head -n "$most"
-  for run; do grep -qsF -- "/data/${name%.partial}\"" "runs/$run/plan.json" && printf 'run %s\n' "$run"; done
+  for run; do grep -qsF -- "/data/${name%%.*}\"" "runs/$run/plan.json" && printf 'run %s\n' "$run"; done
 done
 exit 0
 """
@@ -63,12 +75,14 @@ class HeldData:
 
     node: str
     name: str
-    """The digest of its content, with `.partial` while a copy is not complete."""
+    """The digest of its content; while a copy is not complete, with the run that makes it and `.partial`."""
     size_bytes: int
     runs: tuple[str, ...] = ()
     """Runs whose plan on the node reads it, the newest first."""
     in_use: tuple[str, ...] = ()
-    """Those of them that are active."""
+    """Those of them that are active, or that a launch copies data for at this moment."""
+    launching: tuple[str, ...] = ()
+    """Those of these that no container runs of yet."""
 
 
 def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outcome[Node, list[HeldData]], ...]:
@@ -76,19 +90,22 @@ def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outc
     runs: those of a cluster have their data on its login node."""
     known = find_runs(nodes)
     active = {run.run_id for run in known.runs if run.active_nodes}
+    attempts = {run.run_id: run.attempt for run in known.runs}
 
     def look(node: Node) -> list[HeldData]:
         if error := known.unreachable.get(node.name):  # which runs read its data is not known
             raise error
-        argv = ["sh", "-c", _LOOK, "sh", places[node.name], str(MOST_RUNS), *sorted(active)]
+        limits = (str(MOST_RUNS), str(LONGEST_LAUNCH_MIN))
+        argv = ["sh", "-c", _LOOK, "sh", places[node.name], *limits, *sorted(active)]
         answer = node.run(argv, timeout_s=LOOK_S).check(f"reading {places[node.name]}/data")
-        return _read(node.name, answer, active)
+        return _read(node.name, answer, active, attempts)
 
     return fan_out([node for node in nodes if node.name in places], look, timeout_s=LOOK_S)
 
 
-def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
-    sizes, runs = dict[str, int](), dict[str, list[str]]()
+def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str, int]) -> list[HeldData]:
+    """Read a node's answer. `attempts`: of the runs of which some node shows a container."""
+    sizes, runs, launching = dict[str, int](), dict[str, list[str]](), set[str]()
     name = ""
     for line in answer.splitlines():
         kind, *words = line.split(" ")
@@ -96,7 +113,9 @@ def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
             name = words[0] if _HELD.fullmatch(words[0]) else ""
             if name:
                 sizes[name], runs[name] = (whole(words[-1]) or 0) * 1024, []
-        elif kind == "run" and name and is_run_id(words[0]) and words[0] not in runs[name]:
+        elif kind == "launch" and attempts.get(words[0], -1) < (whole(words[-1]) or 0):
+            launching.add(words[0])
+        elif kind == "run" and name and _may_be_of(words[0], name) and words[0] not in runs[name]:
             runs[name].append(words[0])
     return [
         HeldData(
@@ -104,10 +123,17 @@ def _read(node: str, answer: str, active: Collection[str]) -> list[HeldData]:
             name=name,
             size_bytes=size,
             runs=tuple(runs[name]),
-            in_use=tuple(run for run in runs[name] if run in active),
+            in_use=tuple(run for run in runs[name] if run in active or run in launching),
+            launching=tuple(run for run in runs[name] if run in launching - set(active)),
         )
         for name, size in sizes.items()
     ]
+
+
+def _may_be_of(run_id: str, name: str) -> bool:
+    """Whether the run may read this folder: a copy that is not complete may name the only one."""
+    _, _, rest = name.partition(".")
+    return is_run_id(run_id) and rest.removesuffix("partial") in ("", f"{run_id}.")
 
 
 def remove_data(
@@ -121,7 +147,11 @@ def remove_data(
     chosen = [held[one.node, one.name] for one in chosen if (one.node, one.name) in held]
     if used := [one for one in chosen if one.in_use]:
         run, names = used[0].in_use[0], ", ".join(dict.fromkeys(one.node for one in used))
-        raise ConflictError(f"run {run} reads {used[0].name} on {names}; nothing was removed", hint=f"orch stop {run}")
+        what, hint = f"reads {used[0].name}", f"orch stop {run}"
+        if run in used[0].launching:
+            what = f"is being launched, with {used[0].name}"
+            hint = "orch data ls   # until it has started or failed; a launch that was cut short counts for a day"
+        raise ConflictError(f"run {run} {what} on {names}; nothing was removed", hint=hint)
     of_node = {node.name: [one.name for one in chosen if one.node == node.name] for node in nodes}
 
     def remove(node: Node) -> None:
