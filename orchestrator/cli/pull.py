@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +13,9 @@ from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import report_errors, say, write_json
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, PartialError
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.runs.results import RunFile
 
 EXAMPLES = """\
 orch pull
@@ -40,7 +44,8 @@ def pull(
     from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
-    from orchestrator.fleet.runs.results import bring_results, find_results, run_with_files
+    from orchestrator.fleet.runs.bring_results import bring_results
+    from orchestrator.fleet.runs.results import find_results, run_with_files
     from orchestrator.store.run_record import RunRecord, spoken_by_nodes
 
     loaded = load_inventory(inventory).inventory
@@ -58,8 +63,9 @@ def pull(
         brought = bring_results(nodes, found, to, view.notify)
     failed = report_errors(outcome.error for outcome in brought.outcomes)
     if as_json:
-        files = [{"path": one.target, "node": one.node, "bytes": one.size} for one in found.files]
-        write_json({"run_id": run_id, "folder": str(brought.folder), "moved": brought.moved, "files": files})
+        copied = [_described(one) for one in found.files if one not in brought.left_out]
+        lists = {"files": copied, "left_out": [*map(_described, brought.left_out)]}
+        write_json({"run_id": run_id, "folder": str(brought.folder), "moved": brought.moved, **lists})
     if failed or found.unreachable:
         raise PartialError(
             f"{', '.join(error.node for error in [*failed, *found.unreachable.values()])}: not all files were copied",
@@ -68,3 +74,7 @@ def pull(
     moved = f"{brought.moved / 1e6:.1f} MB copied" if brought.moved else "already here"
     say(f"✓ run {run_id}: {counted(len(found.files), 'file')}, {found.size / 1e6:.1f} MB in {brought.folder} ({moved})")
     return EXIT_OK
+
+
+def _described(file: RunFile) -> dict[str, object]:
+    return {"path": file.target, "node": file.node, "bytes": file.size}

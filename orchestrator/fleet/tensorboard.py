@@ -10,7 +10,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from orchestrator.fleet.fan_out import fan_out
-from orchestrator.fleet.runs.results import SPARE, files_of_run, run_with_files
+from orchestrator.fleet.runs.bring_results import SPARE
+from orchestrator.fleet.runs.results import files_of_run, run_with_files
 from orchestrator.nodes.interface import MIB, TRANSFER_TIMEOUT_S, Node
 from orchestrator.specs.errors import ConfigError, PreflightError
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
-from orchestrator.fleet.runs import results
+from orchestrator.fleet.runs import bring_results
 from orchestrator.fleet.runs.artifacts import settle_code
 from orchestrator.nodes.fake import Answer
 from orchestrator.specs.errors import NodeUnreachableError
@@ -120,7 +123,7 @@ def test_a_run_that_is_not_known_or_one_of_two(orch: Orch, here: Shelves) -> Non
 def test_a_disk_that_is_too_small_is_found_before_anything_is_copied(
     orch: Orch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "SPARE", 10**18)
+    monkeypatch.setattr(bring_results, "SPARE", 10**18)
     ran = orch()
     assert ran.code == 4
     assert "are free in" in ran.err
@@ -131,7 +134,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_copied(
 def test_a_large_file_continues_where_it_was_cut_off(
     orch: Orch, here: Shelves, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "LARGE", 1000)
+    monkeypatch.setattr(bring_results, "LARGE", 1000)
     source = here.root("alpha") / "runs" / RUN / "code" / "large.bin"
     source.write_bytes(bytes(range(256)) * 40)
     asked: list[str] = []
@@ -168,7 +171,7 @@ def test_a_node_out_of_reach_is_named_and_the_others_come(orch: Orch, here: Shel
 def test_a_hostile_path_is_never_written(orch: Orch, here: Shelves, path: str) -> None:
     def hostile(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         if argv[:2] == ["sh", "-c"] and "F%s" in argv[2]:
-            return 0, f"P/tmp\0F6 2000000000.0 {path}\0F6 2000000000.0 code/good\0", ""
+            return 0, f"P/tmp\0F6 8 2000000000.0 {path}\0F6 8 2000000000.0 code/good\0", ""
         if argv[0] == "tar":
             return 0, "this is no archive" * 100, ""
         return play(argv, stdin, timeout_s)
@@ -177,20 +180,115 @@ def test_a_hostile_path_is_never_written(orch: Orch, here: Shelves, path: str) -
     before = Path("inventory.yaml").read_bytes()
     ran = orch()
     assert ran.code == 5
-    assert "alpha: what it sent cannot be read" in ran.err
+    assert "alpha: not copied: the archive that it sent cannot be read" in ran.err
     assert Path("inventory.yaml").read_bytes() == before
     assert not any(path.name in ("x", "good") for path in Path().rglob("*"))
 
 
-def test_an_archive_with_another_name_is_refused(orch: Orch, here: Shelves) -> None:
-    def other(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        ({"name": "plan.json"}, "plan.json, which was not asked for"),
+        ({"name": "../../inventory.yaml"}, "../../inventory.yaml, which was not asked for"),
+        ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "code/good is no regular file"),
+        ({"type": tarfile.LNKTYPE, "linkname": "../../inventory.yaml"}, "code/good is no regular file"),
+        ({"type": tarfile.CHRTYPE}, "code/good is no regular file"),
+        ({"size": 10**13}, "code/good is larger than it was"),
+        ({"pax_headers": {"mtime": "nan"}}, "cannot convert float NaN to integer"),
+        ({"pax_headers": {"GNU.sparse.map": "0,x", "GNU.sparse.size": "7"}}, "it is no tar archive: ValueError"),
+        ({"pax_headers": {"comment": "x" * 9_000_000}}, "more data than the files have"),
+    ],
+)
+def test_an_archive_with_anything_else_names_the_node_and_the_others_come(
+    orch: Orch, here: Shelves, member: dict[str, Any], reason: str
+) -> None:
+    info = tarfile.TarInfo("code/good")
+    for name, value in member.items():
+        setattr(info, name, value)
+    archive = info.tobuf(tarfile.PAX_FORMAT) + bytes(10240)
+
+    def hostile(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        if argv[:2] == ["sh", "-c"] and "F%s" in argv[2]:
+            return 0, "P/tmp\0F0 0 2000000000.0 code/good\0", ""
         if argv[0] == "tar":
-            folder = here.root("alpha") / "runs" / RUN
-            return play(["tar", "-c", "-C", str(folder), "plan.json"], stdin, timeout_s)
+            return 0, archive.decode(errors="surrogateescape"), ""
         return play(argv, stdin, timeout_s)
 
-    here.nodes["alpha"].programs = other
+    here.nodes["beta"].programs = hostile
     ran = orch()
     assert ran.code == 5
-    assert "alpha: sent plan.json, which was not asked for" in ran.err
-    assert not (HERE / "plan.json").exists()
+    assert f"error: beta: not copied: the archive that it sent cannot be read: {reason}" in ran.err
+    assert not (HERE / "code" / "good").exists()
+    assert files_in(HERE)["code/out/model v1.pt"] == b"weights"
+    assert "nodes/gamma/code/log.txt" in files_in(HERE)
+
+
+def test_a_file_that_the_node_does_not_send_is_named(orch: Orch, here: Shelves) -> None:
+    def less(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        kept = [word for word in argv if word != "code/out/model v1.pt"]
+        return play(kept if argv[0] == "tar" else argv, stdin, timeout_s)
+
+    here.nodes["alpha"].programs = less
+    ran = orch()
+    assert (ran.code, "alpha: not copied: code/out/model v1.pt was not sent" in ran.err) == (5, True), ran.err
+    assert files_in(HERE)["code/log.txt"] == b"of alpha\n"
+
+
+def test_a_file_of_10_tb_is_left_out_by_name_and_the_rest_comes(orch: Orch, here: Shelves) -> None:
+    with (here.root("beta") / "runs" / RUN / "code" / "huge.bin").open("wb") as file:
+        file.truncate(10**13)
+    ran = orch("--json")
+    assert ran.code == 5
+    assert "beta: not copied: code/huge.bin has 10000.0 GB, 0.0 GB of them data, and " in ran.err
+    data = json_data(ran.out)
+    assert data["left_out"] == [{"path": "code/huge.bin", "node": "beta", "bytes": 10**13}]
+    assert {*files_in(HERE)} == {one["path"] for one in data["files"]}
+    assert {"code/out/model v1.pt", "nodes/beta/code/log.txt", "nodes/gamma/code/log.txt"} <= {*files_in(HERE)}
+
+
+def test_a_node_that_claims_the_whole_disk_leaves_the_others_their_room(
+    orch: Orch, here: Shelves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the thousand files of alpha would fit alone, and they are listed before those of the others."""
+    usage = shutil.disk_usage(".")
+    monkeypatch.setattr(bring_results.shutil, "disk_usage", lambda _: usage._replace(free=bring_results.SPARE + 3000))
+    code = here.root("alpha") / "runs" / RUN / "code"
+    for number in range(50):
+        (code / f"part-{number:02}").write_bytes(b"x" * 100)
+    ran = orch(RUN, "part-*", "log.txt")
+    assert ran.code == 5
+    assert "; and 16 more\n" in ran.err
+    came = files_in(HERE)
+    assert {"code/log.txt", "nodes/beta/code/log.txt", "nodes/gamma/code/log.txt"} <= {*came}
+    assert len(came) == 3 + 29, "a node has what the other two do not need: 2,981 bytes, its log among them"
+
+
+@pytest.mark.parametrize("large", [1000, 10**9])
+def test_holes_stay_holes(orch: Orch, here: Shelves, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr(bring_results, "LARGE", large)
+    source = here.root("alpha") / "runs" / RUN / "code" / "map.bin"
+    with source.open("wb") as file:
+        for place in (3_000_000, 50_000_000):
+            file.seek(place)
+            file.write(bytes(range(1, 256)) * 1000)
+        file.truncate(90_000_000)
+    ran = orch(RUN, "map.bin")
+    assert ran.code == 0, ran.err
+    came = HERE / "code" / "map.bin"
+    assert came.read_bytes() == source.read_bytes()
+    assert came.stat().st_blocks * 512 < 1_000_000
+
+
+def test_only_files_of_the_same_size_are_compared(orch: Orch, here: Shelves) -> None:
+    hashed: list[bytes] = []
+
+    def watched(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        if "sha256sum" in argv[2:3][0]:
+            hashed.append(stdin)
+        return play(argv, stdin, timeout_s)
+
+    here.nodes["beta"].programs = watched
+    (here.root("beta") / "runs" / RUN / "code" / "log.txt").write_text("longer than the others")
+    assert orch().code == 0
+    assert [name for names in hashed for name in names.split(b"\0") if b"log.txt" in name] == []
+    assert hashed, "the checkpoints are alike on two nodes"

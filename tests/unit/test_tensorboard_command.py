@@ -180,7 +180,7 @@ def test_a_node_that_lies(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monk
         "../events.out.tfevents.1", "/events.out.tfevents.2", "a/../../events.out.tfevents.3", "state.pt",
         "events.out.tfevents.4/state.pt", "x/./events.out.tfevents.5", "tensorboard/events.out.tfevents.ok",
     )  # fmt: skip
-    listed = "P/w\0" + "".join(f"F5 1767366000.0 {name}\0" for name in names)
+    listed = "P/w\0" + "".join(f"F5 8 1767366000.0 {name}\0" for name in names)
     node = FakeNode("alpha", programs=hostile(listed))
     monkeypatch.setattr(files, "run_with_files", lambda *_: RUN)
     problems: list[str] = []
@@ -190,7 +190,7 @@ def test_a_node_that_lies(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monk
     written = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert written == [scene.copies / RUN / "alpha" / "events.out.tfevents.ok"]
     assert written[0].read_text() == "xxxxx"
-    node.programs = hostile("P/w\0F900000 1767366000.0 events.out.tfevents.ok\0")
+    node.programs = hostile("P/w\0F900000 8 1767366000.0 events.out.tfevents.ok\0")
     monkeypatch.setattr(files, "SPARE", 1 << 60)
     event_files.copy(problems.append)
     assert re.match("note: .*MiB are free in", problems[0])

@@ -14,7 +14,8 @@ from contract.checkpoint import CheckpointFile
 from orchestrator.fleet.checkpoints.copy import Relay, telling
 from orchestrator.fleet.checkpoints.survey import newest_sound
 from orchestrator.fleet.fan_out import Notify
-from orchestrator.fleet.runs.results import bring_results, find_results
+from orchestrator.fleet.runs.bring_results import bring_results
+from orchestrator.fleet.runs.results import find_results
 from orchestrator.nodes.interface import MIB, Completed, Node, Progress
 from orchestrator.plan.checkpoints import EXPORTED, export_container
 from orchestrator.plan.model_use import FILES, OUT, ModelPlace, ModelUse, use_container

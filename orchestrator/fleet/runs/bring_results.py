@@ -1,0 +1,236 @@
+"""Copy the files that a run wrote from its nodes to the controller.
+
+Each node has its part of the free disk space; files that do not fit are left out by name. Holes of files stay holes. A
+second call continues: files that are here are skipped, and a large file that was cut off is continued where it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
+from orchestrator.fleet.runs.results import Results, RunFile
+from orchestrator.nodes.interface import MIB, TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.nodes.received_archive import received_files
+from orchestrator.specs.errors import CommandFailedError, PreflightError
+
+LARGE = 64 * MIB
+"""Bytes from which a file is transferred on its own, so that a second call continues it."""
+BATCH_FILES, BATCH_BYTES = 200, 256 * MIB
+SPARE = 256 * MIB
+"""Bytes that stay free on the controller's disk."""
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """Result of copying the files of a run."""
+
+    folder: Path
+    moved: int
+    """Bytes that were transferred."""
+    left_out: tuple[RunFile, ...]
+    """Files for which the disk has no room."""
+    outcomes: tuple[Outcome[Node, None], ...]
+
+
+def bring_results(nodes: Sequence[Node], results: Results, to: Path, notify: Notify) -> Brought:
+    """Copy the files into `to`/runs/RUN. PreflightError before anything is copied if no file fits on the disk.
+
+    Each node's error, which names the files that did not come, is its outcome; the others continue.
+    """
+    folder = to / "runs" / results.run_id
+    missing = [file for file in results.files if not _is_here(file, folder / file.target)]
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    fitting = _fitting(missing, folder, free - SPARE)
+    left_out = tuple(file for file in missing if file not in fitting)
+    if left_out and not fitting:
+        raise PreflightError(
+            f"{_gb(_size(left_out))} to copy, and {_gb(free)} are free in {to.resolve()}; nothing was copied",
+            hint=f"another folder: --to DIR; or some of the files: orch pull {results.run_id} PATH",
+        )
+    concerned = [node for node in nodes if any(file.node == node.name for file in missing)]
+    counter = _Counter(notify, {node.name: _size(file for file in fitting if file.node == node.name) for node in nodes})
+
+    def bring(node: Node) -> None:
+        copying = _Copying(node, results.folders[node.name], folder, counter)
+        copying.bring([file for file in missing if file.node == node.name and file in fitting])
+        without_room = [f"{_described(file)} and {_gb(free)} are free" for file in left_out if file.node == node.name]
+        if problems := copying.problems + without_room:
+            more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+            raise CommandFailedError(
+                f"not copied: {'; '.join([*problems[:MOST_NAMED], *more])}",
+                hint="another folder: --to DIR" if without_room else "",
+                node=node.name,
+            )
+
+    outcomes = fan_out(concerned, bring, timeout_s=TRANSFER_TIMEOUT_S)
+    return Brought(folder=folder, moved=counter.moved, left_out=left_out, outcomes=outcomes)
+
+
+def _fitting(files: Sequence[RunFile], folder: Path, room: int) -> set[RunFile]:
+    """Those for which there is room. The nodes share it equally, and what one does not need is the others'; a node's
+    smallest files come first."""
+    needed: dict[str, list[tuple[int, RunFile]]] = {}
+    for file in files:
+        needed.setdefault(file.node, []).append((file.size - _offset(_part(folder / file.target, file)), file))
+    fitting = set[RunFile]()
+    by_need = sorted(needed.values(), key=lambda part: sum(size for size, _ in part))
+    for number, part in enumerate(by_need):
+        share = room // (len(by_need) - number)
+        for size, file in sorted(part, key=lambda one: one[0]):
+            if size > share:
+                break
+            fitting.add(file)
+            share -= size
+            room -= size
+    return fitting
+
+
+def _described(file: RunFile) -> str:
+    data = f", {_gb(file.held)} of them data" if file.held < file.size else ""
+    return f"{file.path} has {_gb(file.size)}{data},"
+
+
+def _size(files: Iterable[RunFile]) -> int:
+    return sum(file.size for file in files)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+@dataclass
+class _Counter:
+    """Counts the bytes that came, and reports progress by node."""
+
+    notify: Notify
+    totals: Mapping[str, int]
+    done: dict[str, int] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, node: str, count: int) -> None:
+        with self.lock:
+            self.done[node] = self.done.get(node, 0) + count
+            self.notify(node, Progress(text="copying", done=self.done[node], total=self.totals[node]))
+
+    @property
+    def moved(self) -> int:
+        return sum(self.done.values())
+
+
+@dataclass
+class _Copying:
+    """Copies files of one node, the rest of them after a failure too."""
+
+    node: Node
+    folder: str
+    """On the node."""
+    to: Path
+    counter: _Counter
+    problems: list[str] = field(default_factory=list)
+
+    def bring(self, files: Sequence[RunFile]) -> None:
+        """Copy them. `problems` has what went wrong, with the names of files."""
+        for batch in _batches(files):
+            try:
+                if batch[0].size < LARGE or _is_sparse(batch[0]):
+                    self._bring_archive(batch)
+                else:
+                    self._bring_large(batch[0])
+            except CommandFailedError as error:
+                self.problems.append(error.message)
+            except OSError as error:
+                where = error.filename or self.to
+                self.problems.append(f"cannot write {where} on this computer: {error.strerror}")
+
+    def _bring_archive(self, files: Sequence[RunFile]) -> None:
+        """Copy files in one tar archive. Only names that were asked for are written, and only as regular files."""
+        missing = {file.path: file for file in files}
+        chunks = self.node.stream(["tar", "-c", "-S", "-C", self.folder, "--", *missing])
+        try:
+            for member, pieces in received_files(chunks, {name: file.size + LARGE for name, file in missing.items()}):
+                file = missing.pop(member.name, None)
+                if file is None:
+                    raise tarfile.TarError(f"{member.name} twice")
+                part = _part(self.to / file.target, file)
+                with part.open("wb") as target:
+                    for offset, piece in pieces:
+                        target.seek(offset)
+                        target.write(piece)
+                    target.truncate(member.size)
+                self.counter.add(self.node.name, file.size)
+                _finish(part, self.to / file.target, int(member.mtime))
+        except (tarfile.TarError, ValueError, OverflowError) as error:
+            raise CommandFailedError(f"the archive that it sent cannot be read: {error}") from error
+        self.problems += [f"{name} was not sent" for name in missing]
+
+    def _bring_large(self, file: RunFile) -> None:
+        """Copy a file, from where the last call ended."""
+        part = _part(self.to / file.target, file)
+        left = file.size - _offset(part)
+        chunks: Any = self.node.stream(["tail", "-c", f"+{file.size - left + 1}", "--", f"{self.folder}/{file.path}"])
+        with part.open("ab") as target:
+            while left and (chunk := next(chunks, b"")):
+                target.write(chunk[:left])
+                self.counter.add(self.node.name, len(chunk[:left]))
+                left -= len(chunk[:left])
+        chunks.close()
+        if left:
+            raise CommandFailedError(f"{file.path} became smaller while it was copied: try again")
+        _finish(part, self.to / file.target, file.mtime)
+
+
+def _is_sparse(file: RunFile) -> bool:
+    """Whether most of it is holes: a disk that compresses, too, holds fewer bytes than a file has."""
+    return 2 * file.held < file.size
+
+
+def _batches(files: Sequence[RunFile]) -> Iterator[list[RunFile]]:
+    """Yield small files together, then each large one."""
+    batch, size = list[RunFile](), 0
+    for file in files:
+        if file.size >= LARGE:
+            continue
+        if batch and (len(batch) == BATCH_FILES or size + file.size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+    yield from ([file] for file in files if file.size >= LARGE)
+
+
+def _part(target: Path, file: RunFile) -> Path:
+    """The file while it is incomplete; another content of the same name has another one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_name(f".{target.name}.{file.size}-{file.mtime}.part")
+
+
+def _finish(part: Path, target: Path, mtime: int) -> None:
+    os.utime(part, (mtime, mtime))
+    part.replace(target)
+
+
+def _offset(part: Path) -> int:
+    """Bytes that are here."""
+    with suppress(OSError):
+        return part.stat().st_size
+    return 0
+
+
+def _is_here(file: RunFile, target: Path) -> bool:
+    with suppress(OSError):
+        there = target.stat()
+        return (there.st_size, int(there.st_mtime)) == (file.size, file.mtime)
+    return False
