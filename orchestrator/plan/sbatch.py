@@ -54,6 +54,7 @@ containers' program follows."""
 # A container is no child of its program, and Slurm knows nothing of it: the task lives as long as the container, by a
 # shell that outlives the program, and Slurm's own process of the task waits a few seconds (srun(1), --task-epilog)
 # where the shell was killed. The input of a container ends when any of these three is gone, and its agent stops then.
+# Docker does not know which cards Slurm has given the step: the task names them, by their numbers on the machine.
 _BODY = r"""
 run=$1
 shift
@@ -72,6 +73,18 @@ leave() {
   "$program" rm --force "$name" >/dev/null 2>&1
 }
 if [ $# = 0 ]; then leave 3; exit 0; fi
+if [ "$1" = --cards-of-step ]; then
+  shift
+  case $SLURM_STEP_GPUS in '' | *[!0-9,]*)
+    echo "orch: Slurm names no cards for this step (SLURM_STEP_GPUS: '$SLURM_STEP_GPUS'): gres.conf needs File=" >&2
+    exit 1 ;;
+  esac
+  if [ "$program" = podman ]; then
+    for card in ${SLURM_STEP_GPUS//,/ }; do set -- --device "nvidia.com/gpu=$card" "$@"; done
+  else
+    set -- --gpus "\"device=$SLURM_STEP_GPUS\"" "$@"
+  fi
+fi
 exec 3< <(trap '' TERM; while [ -d "/proc/$$" ] && [ -d "/proc/$PPID" ]; do sleep 1 >/dev/null; done)
 input=$!
 "$program" run --name "$name" "$@" <&3 3<&- &
@@ -193,7 +206,8 @@ def _task_words(plan: Plan, cluster: ClusterSpec) -> tuple[str, ...]:
     if cluster.container == "pyxis":
         return _pyxis_words(spec)
     task = f"{plan.nodes[0].folder.rpartition('/')[0]}/{TASK_FILE}{cluster.container}"
-    return (f"--task-epilog={task}", "bash", task, *job_words(spec, VARIABLES))
+    cards = ("--cards-of-step",) if spec.gpus else ()
+    return (f"--task-epilog={task}", "bash", task, *cards, *job_words(replace(spec, gpus=False), VARIABLES))
 
 
 def _process_words(plan: Plan, cluster: ClusterSpec, spec: ContainerSpec) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ def test_docker_in_a_job_ends_with_its_program() -> None:
     on = cluster(container="docker", image="lab/mine:1", gpus=2)
     _, words, _ = split(batch_script(planned(on), on))
     task = "/scratch/orch/.orch-task-docker"  # no container sees this folder
-    assert words[1:5] == [f"--task-epilog={task}", "bash", task, "--interactive"]
+    assert words[1:5] == [f"--task-epilog={task}", "bash", task, "--cards-of-step"]
     assert "--name" not in words  # two jobs may share a machine
     assert "--detach" not in words
     assert "--rm" in words
@@ -160,7 +160,7 @@ def test_docker_in_a_job_ends_with_its_program() -> None:
     assert [
         words[place + 1] for place, word in enumerate(words) if word == "--env" and "=" not in words[place + 1]
     ] == [*VARIABLES]
-    assert words[words.index("--gpus") + 1] == "all"
+    assert "--gpus" not in words  # a number on the machine, which Slurm gives to the step
     assert words[words.index("--log-driver") + 1] == "none"
 
 
@@ -189,7 +189,7 @@ def test_secrets_lie_in_the_runs_folder(tmp_path: Path) -> None:
 class Batch:
     """The script of a job with programs in the place of Slurm's; it has asked for its time limit's signal, USR1."""
 
-    def __init__(self, folder: Path, on: Mapping[str, str] = MappingProxyType({}), **programs: str) -> None:
+    def __init__(self, folder: Path, on: Mapping[str, Any] = MappingProxyType({}), **programs: str) -> None:
         """`on`: keys of the cluster."""
         spec = cluster(workspace=str(folder), **on)
         self.folder, self.run = folder, folder / "orch" / "runs" / lan.IDENTITY.run_id
@@ -302,3 +302,40 @@ def test_a_task_lives_as_long_as_its_container(tmp_path: Path, killed: list[str]
         time.sleep(0.02)
     assert (tmp_path / "ends").read_text().split() == ends
     assert oct((tmp_path / ".orch-task-docker").stat().st_mode & 0o777) == "0o700"
+
+
+TELL_WORDS = 'case $1 in run) printf "%s\\n" "$@" >words;; esac'
+
+
+@pytest.mark.parametrize(
+    ("program", "cards", "words"),
+    [
+        ("docker", "2,3", ["--gpus", '"device=2,3"', "--interactive"]),
+        ("docker", "0", ["--gpus", '"device=0"', "--interactive"]),
+        ("podman", "2,3", ["--device", "nvidia.com/gpu=3", "--device", "nvidia.com/gpu=2", "--interactive"]),
+    ],
+)
+def test_a_container_gets_the_cards_of_its_step(tmp_path: Path, program: str, cards: str, words: list[str]) -> None:
+    on = {"container": program, "image": "lab/mine:1", "gpus": 2}
+    batch = Batch(tmp_path, on, srun=f"export SLURM_STEP_GPUS={cards}\n{SRUN}", **{program: TELL_WORDS})
+    batch.process.wait(20)
+    assert (tmp_path / "words").read_text().splitlines()[:3] == ["run", "--name", "orch-7.0"]
+    assert (tmp_path / "words").read_text().splitlines()[3 : 3 + len(words)] == words
+
+
+def test_without_cards_a_script_has_its_own_words(tmp_path: Path) -> None:
+    batch = Batch(tmp_path, {"container": "docker", "image": "lab/mine:1"}, srun=SRUN, docker=TELL_WORDS)
+    batch.process.wait(20)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert (words[3], "--gpus" in words, "--device" in words) == ("--interactive", False, False)
+
+
+@pytest.mark.parametrize("cards", ["", "all", "0;1", "GPU-1"])
+def test_a_step_without_cards_starts_no_container(tmp_path: Path, cards: str) -> None:
+    """All cards of the machine would be those of others, too."""
+    on = {"container": "docker", "image": "lab/mine:1", "gpus": 1}
+    step = f"export SLURM_STEP_GPUS='{cards}'\nexec 2>problem\n{SRUN}"
+    batch = Batch(tmp_path, on, srun=step, docker=TELL_WORDS)
+    assert batch.process.wait(20) == 1
+    assert not (tmp_path / "words").exists()
+    assert f"Slurm names no cards for this step (SLURM_STEP_GPUS: '{cards}')" in (tmp_path / "problem").read_text()

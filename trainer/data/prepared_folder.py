@@ -117,7 +117,7 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
         ]
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no prepared data here; make it with: {make}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
             f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
         ) from None
@@ -135,7 +135,7 @@ def kind_of(folder: Path) -> str:
     """Return the kind of data in a folder; empty: no manifest, or none with a kind."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return ""
     return str(manifest.get("kind", "")) if isinstance(manifest, dict) else ""
 

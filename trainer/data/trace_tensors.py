@@ -202,7 +202,7 @@ def open_folder(folder: Path, kind: str) -> Folder:
         )
     stamp = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     kept = folder / f"{kind}-{INDEX}"
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         index = json.loads(kept.read_text("utf-8"))
         if index["files"] == stamp:
             return Folder(**index["found"])

@@ -14,6 +14,7 @@ from contract.checkpoint import STATE
 from trainer.config import RankInfo
 from trainer.data.checkpoint import locate
 from trainer.data.files import write_atomic
+from trainer.engine.checkpoints.state_file import read_state
 from trainer.errors import ConfigurationError, TrainerError
 
 
@@ -23,7 +24,7 @@ def run(given: argparse.Namespace, _place: RankInfo) -> int:
         raise ConfigurationError(f"{to}: a folder; give the file to write, such as {to / 'model'}.safetensors")
     if found.manifest.entry != STATE:
         raise ConfigurationError(f"{found.path}: files of your own script, whose format is not known here; pull them")
-    weights: Mapping[str, Tensor] = torch.load(found.state_file, map_location="cpu", weights_only=True)["model"]
+    weights: Mapping[str, Tensor] = read_state(found.state_file)["model"]
     tensors, twins = split_tied(weights)
     manifest = found.manifest
     words = {

@@ -18,8 +18,10 @@ import torch
 
 from trainer.data.checkpoint import unwritten
 from trainer.data.files import sync_folder
+from trainer.engine.checkpoints.state_file import must_fit_in, read_saved
 from trainer.engine.group import Group
 from trainer.engine.sync.strategy import RankState, Sync
+from trainer.errors import ConfigurationError, TrainerError
 
 FOLDER = "ranks"
 _NAME = re.compile(r"rank-(\d+)-of-(\d+)\.pt")
@@ -93,17 +95,19 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 def _read(path: Path, rank: int, world_size: int, sync: Sync, warn: Say) -> RankState | None:
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()  # torch loads a file with a flipped bit without an error
-        if damaged:
-            raise ValueError(f"{damaged} has changed since it was written")
-        whole = torch.load(path, map_location="cpu", weights_only=True)
-        if (layout := whole.get("layout", "another version")) != sync.layout:
-            raise ValueError(f"it was kept for {layout}, and this run continues with {sync.layout}")
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        warn(f"{path} is not used: {error}")
+        with must_fit_in(path), zipfile.ZipFile(path) as archive:
+            if damaged := archive.testzip():  # torch loads a file with a flipped bit without an error
+                raise ValueError(f"{damaged} has changed since it was written")
+        saved = read_saved(path, layout=str, state=dict)
+        with must_fit_in(path):
+            if saved["layout"] != sync.layout:
+                raise ValueError(f"it was kept for {saved['layout']}, and this run continues with {sync.layout}")
+            if not all(isinstance(one, torch.Tensor) for one in saved["state"].values()):
+                raise TypeError("its state has no tensors alone")
+    except (ConfigurationError, TrainerError) as error:
+        warn(f"{path.name} is not used: {error}")
         return None
-    return RankState(rank=rank, world_size=world_size, state=whole["state"])
+    return RankState(rank=rank, world_size=world_size, state=saved["state"])
 
 
 def _folder(run_dir: Path, step: int) -> Path:
