@@ -78,7 +78,7 @@ def up(
     if engine is LabEngine.slurm:
         say("a Slurm cluster, with its workspace in /shared/orch\n  → orch lab shell login -- sinfo")
         return
-    first = "orch build && orch prepare" if engine is LabEngine.docker else "orch prepare --engine process"
+    first = "orch build && orch prepare" if engine is LabEngine.docker else "orch prepare"
     say(
         "commands in folders without an inventory.yaml find it while the lab is up\n"
         f"  → {first} && orch launch --nodes {nodes} -- gpt2 --preset lab"

@@ -56,7 +56,9 @@ def prepare(
     ),
     data: Path = typer.Option(DEFAULT_DATA, metavar="DIR", help="Folder for the prepared data."),
     vocab_size: int | None = typer.Option(None, min=300, metavar="N", help="Vocabulary size of the tokenizer."),
-    engine: str = typer.Option("docker", metavar="docker|process", help="process: without a container."),
+    engine: str = typer.Option(
+        "", metavar="docker|process", help="process: without a container (default: as all nodes, else docker)."
+    ),
     inventory: InventoryOption = None,
     yes: YesOption = False,
 ) -> int:
@@ -81,9 +83,10 @@ def prepare(
     if text_key is not None:
         rest += ["--text-key", text_key]
     sources = with_sources(rest)
-    if engine not in ("docker", "process"):
+    if engine not in ("", "docker", "process"):
         raise UsageError(f"--engine {engine}: expected docker or process")
     loaded = load_inventory(inventory).inventory
+    engine = engine or ("process" if {node.engine for node in loaded.nodes} == {"process"} else "docker")
     checked = look_at([workload, "prepare", *rest], prog="orch prepare --", data=data)
     if checked.replaces:
         say(f"{data} holds {checked.replaces}, which would be removed\n  → --data OTHER   # keeps both")
