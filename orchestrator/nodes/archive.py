@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,15 +22,29 @@ CHUNK = 1024 * 1024
 def pack(source: Path, *, name: str = ".", only: Sequence[str] | None = None) -> Iterator[bytes]:
     """Pack a file (as `name`), or the contents of a folder, as chunks of a tar archive. Memory stays flat.
 
-    `only`: paths in the folder; None: all of them.
+    `only`: paths in the folder, links as links; None: all of them, with `outside_file` as content.
     """
     inside = sorted(source.rglob("*")) if only is None else [source / path for path in only]
     for path in inside if source.is_dir() else [source.resolve()]:
-        info = _header(path, str(path.relative_to(source)) if source.is_dir() else name)
+        content = only is None and outside_file(path, source)
+        info = _header(content or path, str(path.relative_to(source)) if source.is_dir() else name)
         yield info.tobuf(tarfile.PAX_FORMAT)
         if info.isreg():
             yield from _content(path, info.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def outside_file(path: Path, folder: Path) -> Path | None:
+    """The file that a link in the folder leads to, if a copy of the folder would lead elsewhere: by an absolute path,
+    or out of the folder."""
+    if not path.is_symlink() or not path.is_file():
+        return None
+    to, file = path.readlink(), path.resolve()
+    depths = accumulate(
+        (-1 if part == ".." else 1 for part in to.parts), initial=len(path.relative_to(folder).parts) - 1
+    )
+    stays = not to.is_absolute() and min(depths) >= 0 and file.is_relative_to(folder.resolve())
+    return None if stays else file
 
 
 def _header(path: Path, name: str) -> tarfile.TarInfo:

@@ -218,7 +218,8 @@ class Node(Protocol):
     def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
         """Copy a file, or the contents of a folder, to this path; parents are made.
 
-        `only`: paths in the folder, parents before what they hold; None: all of them.
+        `only`: paths in the folder, parents before what they hold, with links as links; None: all of them, with the
+        content of links to files that a copy of the folder would not lead to.
         """
 
     def get(self, source: str, target: Path) -> None:

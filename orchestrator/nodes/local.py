@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from threading import Thread
 from typing import IO, TYPE_CHECKING, cast
 
-from orchestrator.nodes.archive import CHUNK
+from orchestrator.nodes.archive import CHUNK, outside_file
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, CommandOutput, Completed, Engine, resolved
 from orchestrator.specs.errors import CommandFailedError, DeadlineError
 
@@ -124,7 +124,7 @@ class LocalNode:
 
 
 def copy(source: Path, target: Path, only: Sequence[str] | None = None) -> None:
-    """Copy a file, or the contents of a folder, links as links; parents are made. `only`: as in `Node.put`."""
+    """Copy a file, or the contents of a folder; parents are made. Links and `only`: as in `Node.put`."""
     if only is not None:
         target.mkdir(parents=True, exist_ok=True)
         for name in only:
@@ -141,9 +141,14 @@ def copy(source: Path, target: Path, only: Sequence[str] | None = None) -> None:
             source.resolve()
         ):  # it would be copied into its copy, until the disk is full
             raise OSError(f"{target} lies within {source}")
-        for link in filter(Path.is_symlink, source.rglob("*")):  # copytree replaces files, but fails on existing links
+        links = [path for path in source.rglob("*") if path.is_symlink()]
+        for link in links:  # copytree replaces files, but fails on existing links
             (target / link.relative_to(source)).unlink(missing_ok=True)
         shutil.copytree(source, target, dirs_exist_ok=True, symlinks=True)
+        for link in links:
+            if file := outside_file(link, source):
+                (target / link.relative_to(source)).unlink()
+                shutil.copy2(file, target / link.relative_to(source))
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, target)

@@ -153,6 +153,26 @@ def test_a_part_of_a_folder_goes_there(node: Node, tmp_path: Path) -> None:
     assert list((tmp_path / "nothing").iterdir()) == []
 
 
+def test_a_link_that_leads_elsewhere_in_a_copy_becomes_its_file(node: Node, tmp_path: Path) -> None:
+    source, there = _folder(tmp_path / "source"), tmp_path / "there"
+    (tmp_path / "outside").write_bytes(b"elsewhere" * 300_000)
+    (tmp_path / "outside").chmod(0o640)
+    links = {"absolute": source / "inner/run", "out": tmp_path / "outside", "inner/up": Path("../../outside"),
+             "around": Path("../source/inner/run"), "by two": Path("out"), "folder": tmp_path}  # fmt: skip
+    for name, to in links.items():
+        (source / name).symlink_to(to)
+    node.put(source, str(there))
+    node.put(source, str(there))  # over what is there
+    listed = _listing(there)
+    elsewhere = ("file", 0o640, b"elsewhere" * 300_000)
+    assert [listed[name] for name in ("out", "inner/up", "by two")] == [elsewhere] * 3
+    assert [listed[name] for name in ("absolute", "around")] == [listed["inner/run"]] * 2
+    assert [listed[name] for name in ("link", "broken")] == [("link", 0, "inner/run"), ("link", 0, "nowhere")]
+    assert (there / "folder").is_symlink(), "what digests leave out is not followed"
+    node.put(source, str(tmp_path / "part"), only=["absolute"])
+    assert (tmp_path / "part/absolute").is_symlink(), "a list decides on its own"
+
+
 def test_a_copy_is_added_to_what_is_there(node: Node, tmp_path: Path) -> None:
     source = _folder(tmp_path / "source")
     target = tmp_path / "target"

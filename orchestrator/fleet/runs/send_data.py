@@ -10,14 +10,15 @@ from tempfile import TemporaryDirectory
 
 from contract.data_parts import MANIFEST, divide, files_of
 from orchestrator.fleet.relay import CHUNK, FileToSend, FolderToSend
+from orchestrator.nodes.archive import outside_file
 
 
 def folder_to_send(folder: Path, sums: Mapping[str, str]) -> FolderToSend:
-    """Everything in the folder, with the SHA-256 of each file. A link to a file outside becomes that file."""
-    inside, links, folders, files = folder.resolve(), dict[str, str](), list[str](), list[str]()
+    """Everything in the folder, with the SHA-256 of each file; links as `outside_file` says."""
+    links, folders, files = dict[str, str](), list[str](), list[str]()
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_symlink() and not (path.is_file() and not path.resolve().is_relative_to(inside)):
+        if path.is_symlink() and not outside_file(path, folder):
             links[name] = str(path.readlink())
         elif path.is_file():
             files.append(name)
