@@ -14,7 +14,8 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs import bring_results
-from orchestrator.fleet.runs.artifacts import settle_code
+from orchestrator.fleet.runs.artifacts import code_digest, folder_digest, settle_code
+from orchestrator.fleet.runs.code_files import code_files
 from orchestrator.nodes.fake import Answer
 from orchestrator.specs.errors import NodeUnreachableError
 from tests.contract.played import play
@@ -68,7 +69,9 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Pulled files, without the one that keeps them from being sent."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {name: content for name, content in found.items() if not name.endswith(".gitignore")}
 
 
 HERE = Path("runs") / RUN
@@ -86,6 +89,7 @@ def test_all_that_the_run_wrote_comes_once(orch: Orch) -> None:
     assert came["code/log.txt"] == b"of alpha\n"
     assert came["nodes/gamma/code/log.txt"] == b"of gamma\n"
     assert f"✓ run {RUN}: 7 files" in ran.err
+    assert ran.err.count("copying") == 1, "one line on the node with several files; the last line has the end"
 
 
 def test_a_second_call_moves_nothing_and_a_changed_file_comes_again(orch: Orch, here: Shelves) -> None:
@@ -96,6 +100,26 @@ def test_a_second_call_moves_nothing_and_a_changed_file_comes_again(orch: Orch, 
     third = orch(RUN[:6], "--json")
     assert json_data(third.out)["moved"] == len(b"better weights")
     assert files_in(HERE)["code/out/model v1.pt"] == b"better weights"
+
+
+def test_what_was_pulled_is_not_sent_with_the_next_launch(orch: Orch) -> None:
+    Path("train.py").write_text("print(1)\n")
+    before = code_files(Path())
+    assert orch().code == 0
+    assert len(files_in(HERE)) == 7
+    assert set(code_files(Path()).names) == set(before.names)
+    assert code_digest(Path()) == folder_digest(Path(), before.names)
+
+
+def test_a_folder_runs_of_the_users_own_is_sent_as_before(orch: Orch) -> None:
+    """TensorBoard's writer makes one. What the user has removed from a pulled run is not written again."""
+    Path("runs").mkdir()
+    Path("runs/mine.txt").write_text("mine")
+    assert orch().code == 0
+    assert [name for name in code_files(Path()).names if name.startswith("runs")] == ["runs/mine.txt"]
+    (HERE / ".gitignore").unlink()
+    assert orch().code == 0
+    assert f"{HERE}/code/log.txt" in code_files(Path()).names
 
 
 @pytest.mark.parametrize("path", ["out", "out/", "./out/model v1.pt", "code/out", "out/*.pt", "*/model*"])

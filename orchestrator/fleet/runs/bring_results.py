@@ -50,6 +50,8 @@ def bring_results(nodes: Sequence[Node], results: Results, to: Path, notify: Not
     folder = to / "runs" / results.run_id
     missing = [file for file in results.files if not _is_here(file, folder / file.target)]
     folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.iterdir()):
+        (folder / ".gitignore").write_text("*\n")  # results beside the code are not sent with the next launch
     free = shutil.disk_usage(folder).free
     fitting = _fitting(missing, folder, free - SPARE)
     left_out = tuple(file for file in missing if file not in fitting)
@@ -111,7 +113,7 @@ def _gb(size: int) -> str:
 
 @dataclass
 class _Counter:
-    """Counts the bytes that came, and reports progress by node."""
+    """Counts the bytes that came, and reports progress by node until it has all of them."""
 
     notify: Notify
     totals: Mapping[str, int]
@@ -121,7 +123,8 @@ class _Counter:
     def add(self, node: str, count: int) -> None:
         with self.lock:
             self.done[node] = self.done.get(node, 0) + count
-            self.notify(node, Progress(text="copying", done=self.done[node], total=self.totals[node]))
+            if self.done[node] < self.totals[node]:
+                self.notify(node, Progress(text="copying", done=self.done[node], total=self.totals[node]))
 
     @property
     def moved(self) -> int:
