@@ -28,7 +28,9 @@ from orchestrator.specs.plan import launch_words
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir
     from orchestrator.specs.inventory import Inventory
+    from orchestrator.specs.past_run import HistoryEntry
     from orchestrator.specs.plan import Plan
+    from orchestrator.specs.run import Run
 
 GROUP = CommandGroup(
     epilog="orch runs\norch runs --state running,failed --since 2d\norch runs --grep 'gpt2.*--epochs 5' -o name\n"
@@ -69,13 +71,14 @@ def runs(
     output: Output,
     inventory: InventoryOption = None,
 ) -> int:
-    """List runs, newest first: those with containers on the nodes, then those recorded on this computer.
+    """List runs, the newest start first: those with containers on the nodes, and those recorded on this computer.
 
     Compare two runs with `orch runs diff`, start one again with `orch runs rerun`. Exit code 4: no node answered; 5:
     some did not answer and may have runs that are not listed.
     """
     if context.invoked_subcommand:
         return _only_a_group(context)
+    from orchestrator.checks.hang import timestamp
     from orchestrator.cli.launching.stopping import beside_lines, half_launched, tell_missing
     from orchestrator.cli.run_filter import RunFilter
     from orchestrator.fleet.connect import connected, stand_ins
@@ -100,13 +103,17 @@ def runs(
     passing = [one for one in judged if wanted.passes(one[0], one[2].phase)]
     recorded = [one for one in past if wanted.passes(one, one.state)]
     most = limit if limit is not None else SHOWN if output.is_table else 0
-    shown, older = (passing[:most], recorded[: max(0, most - len(passing))]) if most else (passing, recorded)
-    more = len(passing) + len(recorded) - len(shown) - len(older)
+    every: list[Run | HistoryEntry] = [*(run for run, _, _ in passing), *recorded]
+    starts = {one.run_id: timestamp(one.started_at) for one in every}
+    newest = sorted(starts, key=lambda run_id: starts[run_id], reverse=True)
+    names = newest[:most] if most else newest
+    more = len(newest) - len(names)
+    shown = [one for one in passing if one[0].run_id in names]
+    older = [one for one in recorded if one.run_id in names]
     silent = {name: problem.message for name, problem in found.unreachable.items()}
     listed = [run_data(state, one, now) for _, state, one in shown]
     data = {"runs": listed, "history": list(map(asdict, older)), "unreachable": silent, "more": more}
     if output.as_json or shown or older:
-        names = [*(run.run_id for run, _, _ in shown), *(one.run_id for one in older)]
         output.write(data, names, runs_table([(run, one) for run, _, one in shown], older, wide=output.wide))
     else:
         say(_nothing(code, known=bool(found.runs or past)))

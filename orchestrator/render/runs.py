@@ -11,6 +11,7 @@ from rich.text import Text
 
 from contract.cost_model.units import duration
 from contract.resources import ResourceUsage
+from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import LONGEST_S
 from orchestrator.render.console import colour_of
 from orchestrator.render.forecast import forecast_line
@@ -118,24 +119,27 @@ def _gib(used_mib: int, of_mib: int) -> str:
 def runs_table(
     runs: Sequence[tuple[Run, Verdict]], history: Sequence[HistoryEntry] = (), *, wide: bool = False
 ) -> Table:
-    """Many runs, a line each; then those that are only on record on this computer."""
+    """Many runs and those that are only on record on this computer, a line each, the newest start first."""
     columns = (
         Column("run"), Column("state"), Column("nodes", 3), Column("by", 5), Column("started", 2),
         Column("command", 1, wraps=True), Column("from the record", 4, wraps=True),
         Column(f"started at ({zone()})", wide=True), Column("attempt", right=True, wide=True),
         Column("rank 0", wide=True), Column("project", wide=True),
     )  # fmt: skip
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[float, tuple[Cell, ...]]] = []
     for run, judged in runs:
         running = sum(member.state is State.RUNNING for member in run.members)
         up = f"{running}/{run.nnodes} up" if running else str(run.nnodes)
         state = Text(judged.phase.value, STYLES.get(judged.phase, ""))
-        rows.append((run.run_id, state, up, run.user, ago(run.started_at), run.command, "", moment(run.started_at),
-                     str(run.attempt), run.master, run.project))  # fmt: skip
+        row: tuple[Cell, ...] = (run.run_id, state, up, run.user, ago(run.started_at), run.command, "",
+                                 moment(run.started_at), str(run.attempt), run.master, run.project)  # fmt: skip
+        rows.append((timestamp(run.started_at), row))
     for past in history:
-        rows.append((past.run_id, past.state, str(len(past.nodes) or ""), past.user, ago(past.started_at), past.command,
-                     past.reason, moment(past.started_at), "", "", ""))  # fmt: skip
-    return Table(columns=columns, rows=rows, wide=wide)
+        row = (past.run_id, past.state, str(len(past.nodes) or ""), past.user, ago(past.started_at), past.command,
+               past.reason, moment(past.started_at), "", "", "")  # fmt: skip
+        rows.append((timestamp(past.started_at), row))
+    rows.sort(key=lambda one: one[0], reverse=True)
+    return Table(columns=columns, rows=[row for _, row in rows], wide=wide)
 
 
 def past_lines(state: RunState, judged: Verdict, now: float, as_of: str) -> Iterator[str]:

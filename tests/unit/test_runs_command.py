@@ -89,6 +89,21 @@ def test_conditions_hold_for_runs_that_nodes_show(orch: Orch) -> None:
         assert (run_id in orch("runs", "-o", "name", *words, on=here).out.split()) == listed
 
 
+def test_runs_on_nodes_and_on_record_are_in_one_order(orch: Orch) -> None:
+    """A run that a node shows may be older than one of which the record alone is left."""
+    recorded("before", hours=30)
+    here = lan.lan(*THREE, ends_with=0)
+    on_nodes = detached(orch, here)
+    recorded("after", hours=-0.5)
+    assert orch("runs", "-o", "name", on=here).out.split() == ["after", on_nodes, "before"]
+    rows = [line.split()[0] for line in orch("runs", on=here).out.splitlines()[1:]]
+    assert rows == ["after", on_nodes, "before"]
+    assert orch("runs", "--limit", "1", "-o", "name", on=here).out.split() == ["after"]
+    two = orch("runs", "--limit", "2", on=here)
+    assert [line.split()[0] for line in two.out.splitlines()[1:]] == ["after", on_nodes]
+    assert "1 older run not shown" in two.err
+
+
 def test_a_table_has_the_newest_and_says_how_many_more(orch: Orch) -> None:
     for number in range(25):
         recorded(f"r-{number:02}", hours=25 - number)
