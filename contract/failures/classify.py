@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from contract.failures import of_downloads, of_machines, of_networks, of_programs
 from contract.failures.of_programs import CODE_EXCEPTION, CODE_EXIT, NODE_LOST, TOLD_TO_STOP
@@ -78,6 +78,8 @@ class Classified:
     """The lines that say so."""
     frame: str = ""
     """`FILE:LINE in FUNCTION`, the innermost in the user's own code."""
+    final: bool = False
+    """Whether its lines say that another try ends in the same way, as `Signature.final` has it."""
 
     @property
     def id(self) -> str:
@@ -85,7 +87,7 @@ class Classified:
 
     @property
     def owner(self) -> Owner:
-        return self.signature.owner
+        return "configuration" if self.final else self.signature.owner
 
     @property
     def lost_peer(self) -> bool:
@@ -108,13 +110,16 @@ def classify(failed: FailedRank) -> Classified | None:
         return Classified(signature=_MEMORY_LIMIT, evidence=("the engine's flag OOMKilled", *said[-1:]), frame=frame)
     if failed.exit_code is None and not failed.reported:
         return Classified(signature=NODE_LOST, evidence=own[-2:], frame=frame)
-    return (
+    found = (
         _search(tuple(map(readable, failed.kernel)), SIGNATURES, frame)
         or _search(agent, (TOLD_TO_STOP,), frame)
         or _as_reported(failed, (*said, *tail), frame)
         or _in_exception(failed, exception, said, tail, frame)
         or _by_its_end(failed, own, agent, tail, frame)
     )
+    earlier = (*map(readable, failed.reported_earlier), *(exception.earlier if exception else ()))
+    is_final = found is not None and found.signature.is_final((*said, *earlier, *tail))
+    return replace(found, final=True) if found and is_final else found
 
 
 def _as_reported(failed: FailedRank, lines: Sequence[str], frame: str) -> Classified | None:

@@ -11,6 +11,13 @@ _ELSEWHERE = (
 """Not a service of the local network, by its address or its name: that is no download."""
 _NO_FULL_DISK = r"(?!.{0,300}(?:[Nn]o space left|quota exceeded))"
 
+_NO_WAY_OUT = (
+    r"Name or service not known|[Tt]emporary failure in name resolution|No address associated with hostname"
+    r"|nodename nor servname|Could not resolve host|unable to resolve host|dns error|NameResolutionError"
+    r"|No route to host|Network is unreachable|\[Errno -[235]\]|\bcurl: \(6\)"
+)
+"""A node without name server or way to the internet: its next try finds none either."""
+
 DOWNLOADS = (
     configuration(
         "network.hub_access",
@@ -65,5 +72,6 @@ DOWNLOADS = (
         r"curl: \((?:5|6|7|22|28|35|56|60)\)|wget: (?:unable|can't|bad)|fatal: unable to access '",
         r"(?:Error|Exception): (?:[Uu]nable|[Ff]ailed|[Cc]ould not"
         r"|[Cc]annot) (?:to )?(?:download|fetch|retrieve) .{0,300}https?://",
+        final=_NO_WAY_OUT,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -15,6 +16,9 @@ class Signature:
     """`AREA.NAME`."""
     owner: Owner
     """Configuration and user code are final, infrastructure is retried."""
+    final: str = ""
+    """Regular expression of lines with which another try of an infrastructure's failure ends in the same way: then it
+    is one of the configuration."""
     patterns: tuple[str, ...] = ()
     """Regular expressions, each searched in one line; one match suffices. Their named groups go into the text of the
     cause. None may take more than linear time: repetitions inside of them are bounded."""
@@ -33,16 +37,29 @@ class Signature:
         """The first pattern's match in this line."""
         return next((found for pattern in self.patterns if (found := _compiled(pattern).search(line))), None)
 
+    def is_final(self, lines: Iterable[str]) -> bool:
+        """Whether one of the lines of a failed rank says that another try ends in the same way."""
+        return bool(self.final) and any(_compiled(self.final).search(line) for line in lines)
+
 
 def _known(
     owner: Owner,
     id: str,
     *patterns: str,
+    final: str = "",
     exit_codes: tuple[int, ...] = (),
     lost_peer: bool = False,
     nearer: tuple[str, ...] = (),
 ) -> Signature:
-    return Signature(id=id, owner=owner, patterns=patterns, exit_codes=exit_codes, lost_peer=lost_peer, nearer=nearer)
+    return Signature(
+        id=id,
+        owner=owner,
+        final=final,
+        patterns=patterns,
+        exit_codes=exit_codes,
+        lost_peer=lost_peer,
+        nearer=nearer,
+    )
 
 
 configuration, user, infrastructure = (

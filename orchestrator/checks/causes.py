@@ -51,7 +51,7 @@ class Cause:
         words = {name: shlex.quote(value) for name, value in values.items()}
         words |= {**found.commands, **_words_of(job, node), "again": again or RESUME.format(run=words["run"])}
         filled = cause.filled(_Found(values), _Found(words))
-        return replace(filled, evidence=found.evidence, frame=found.frame)
+        return replace(filled, owner=found.owner, evidence=found.evidence, frame=found.frame)
 
     def filled(self, values: Mapping[str, str], words: Mapping[str, str]) -> Cause:
         """The cause with these values in its explanation, and these in its steps."""
