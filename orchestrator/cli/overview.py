@@ -41,6 +41,8 @@ class RunLook:
     started_at: str
     nodes: int
     command: str
+    checkpoint: bool
+    """Whether a checkpoint of it is known."""
 
 
 def overview() -> int:
@@ -72,6 +74,7 @@ def newest_runs(now: float) -> list[RunLook]:
 
 def _look(record: RunRecord, now: float) -> RunLook:
     from orchestrator.fleet.runs.load_state import recorded_state
+    from orchestrator.state.next_step import has_checkpoint
     from orchestrator.state.phase import phase_of
     from orchestrator.state.progress import progress_of
 
@@ -84,6 +87,7 @@ def _look(record: RunRecord, now: float) -> RunLook:
         started_at=plan.started_at if plan else "",
         nodes=len(state.members),
         command=shlex.join(plan.command) if plan else "",
+        checkpoint=has_checkpoint(state),
     )
 
 
@@ -121,7 +125,10 @@ def _table(runs: Sequence[RunLook]) -> Table:
 def _next(runs: Sequence[RunLook], inventory: Inventory) -> Iterator[str]:
     """Commands that make sense now, most sensible first."""
     if runs:
-        for line in NEXT.get(runs[0].state, ("orch status {run}   # asks its nodes",)):
+        lines = NEXT.get(runs[0].state, ("orch status {run}   # asks its nodes",))
+        if runs[0].state == "stopped" and not runs[0].checkpoint:
+            lines = ("orch runs rerun {run}   # from the beginning: it has no checkpoint",)
+        for line in lines:
             yield line.format(run=runs[0].run_id)
         return
     from orchestrator.store.doctor_record import record_file

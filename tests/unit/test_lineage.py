@@ -3,11 +3,14 @@ about, and not used by itself."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from contract.environment import RESUME_FROM
 from orchestrator.store.run_record import RunRecord
 from tests import lan
+from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch, detached
 
 SHA, OTHER = lan.MANIFEST_SHA256, "ef" * 32
@@ -97,6 +100,28 @@ def test_a_run_does_not_begin_again_where_only_unreported_checkpoints_are_left(o
     assert (ran.code, starts(here)) == (3, {"none"})
     assert "no checkpoint of run" in ran.err
     assert "beta: step 60 is not on record" in ran.err
+
+
+@pytest.mark.parametrize("command", [(), ("--", "python", "train.py")])
+def test_a_run_without_a_checkpoint_says_so_before_it_begins_again(orch: Orch, command: tuple[str, ...]) -> None:
+    Path("train.py").write_text("print(1)\n")
+    here = lan.lan(*THREE, ends_with=1)
+    run_id = json_data(orch("launch", "--detach", "--json", *command, on=here).out)["run_id"]
+    note = f"no checkpoint of run {run_id} is known: it starts from the beginning"
+    refused = orch("resume", run_id, "--detach", on=here, says=False)
+    assert (refused.code, refused.asked) == (130, ("Start it from the beginning?",))
+    assert note in refused.err
+    assert RunRecord(run_id).journal.current.number == 0  # type: ignore[union-attr]  # it was launched
+    agreed = orch("resume", run_id, "--detach", "--yes", on=here)
+    assert (agreed.code, note in agreed.err) == (0, True)
+    assert ("unless your script loads" in agreed.err) == bool(command)
+
+
+def test_one_with_a_checkpoint_or_that_is_to_begin_again_does_not(orch: Orch) -> None:
+    here, run_id = ended(orch, lan.written(40))
+    for words in ((), ("--", "gpt2", "--from-scratch")):
+        ran = orch("resume", run_id, "--detach", *words, on=here, says=False)
+        assert (ran.asked, "from the beginning" in ran.err) == (("Start it?",), False)
 
 
 def test_the_branch_that_a_run_has_left_is_not_taken_again(orch: Orch) -> None:

@@ -130,11 +130,18 @@ def test_a_run_that_is_being_stopped(alone: Alone) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "command"), [("stopped", "resume"), ("succeeded", "report"), ("", "status"), ("lost", "status")]
+    ("outcome", "command"), [("stopped", "runs rerun"), ("succeeded", "report"), ("", "status"), ("lost", "status")]
 )
 def test_the_next_command_after_a_run(alone: Alone, outcome: str, command: str) -> None:
     recorded("0101-0000-aaaa", outcome, age_s=HOUR_S)
     assert commands(alone())[0] == f"orch {command} 0101-0000-aaaa"
+
+
+def test_a_stopped_run_with_a_checkpoint_is_resumed(alone: Alone) -> None:
+    record = recorded("0101-0000-aaaa", age_s=HOUR_S)
+    write(record, lan.moment(1), lan.written(40).partition(": ")[2])
+    record.save_outcome("stopped", "")
+    assert commands(alone())[0] == "orch resume 0101-0000-aaaa"
 
 
 def test_before_the_first_run(alone: Alone) -> None:

@@ -106,7 +106,9 @@ def _launch(
             tell_changes(again, plan)
         if mode.confirmed and not mode.as_json:
             tell_notes(plan)
-        if not mode.confirmed and not confirm(plan):
+        over = previous is not None and previous.starts_over(plan.command)
+        question = "Start it from the beginning?" if over else "Start it?"
+        if not mode.confirmed and not confirm(plan, question, default=not over):
             say("nothing was started")
             return EXIT_INTERRUPTED
         if request.downloads:
@@ -216,7 +218,12 @@ def ready(
         if before and earlier:
             ask = not (mode.confirmed or mode.dry_run or mode.as_json)
             before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)
-        yield nodes, request, plan_checked(nodes, request, facts, identity, before), before
+        plan = plan_checked(nodes, request, facts, identity, before)
+        if before and not ending and before.starts_over(plan.command):
+            own = ", unless your script loads what it has saved itself" if is_own_script(plan.command) else ""
+            note = f"no checkpoint of run {plan.run_id} is known: it starts from the beginning{own}"
+            plan = replace(plan, notes=(*plan.notes, note))
+        yield nodes, request, plan, before
 
 
 def _imports(code: OwnCode | None, options: LaunchOptions) -> Imports:

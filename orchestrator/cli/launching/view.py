@@ -246,7 +246,7 @@ class Screen:
                 self._err.print(text)
 
 
-def confirm(plan: Plan, question: str = "Start it?") -> bool:
+def confirm(plan: Plan, question: str = "Start it?", *, default: bool = True) -> bool:
     """Show the plan and ask."""
     say(
         f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
@@ -255,7 +255,7 @@ def confirm(plan: Plan, question: str = "Start it?") -> bool:
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
     tell_notes(plan)
-    return agreed(question, yes=False, default=True)
+    return agreed(question, yes=False, default=default)
 
 
 def tell_changes(before: Plan, plan: Plan) -> None:

@@ -172,6 +172,10 @@ class PreviousAttempt:
         """The identity of an attempt that resumes from the newest checkpoint, unless its command says where from."""
         return identity if says_where(command) else replace(identity, resumes=self.newest.result().resumes)
 
+    def starts_over(self, command: Sequence[str]) -> bool:
+        """Whether the next attempt begins at the first step though its command does not ask for that."""
+        return self.newest.result().step is None and not says_where(command)
+
     def launch_next(
         self, plan: Plan, notify: Notify, fresh: Mapping[str, Path] = MappingProxyType({}), *, large: bool = False
     ) -> tuple[RunningContainer, ...]:
