@@ -180,6 +180,27 @@ def test_a_folder_that_cannot_be_brought_is_refused(code: Path, make: str, word:
         asked(word)
 
 
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        ("./dta", "--data data"),
+        ("Daten", "--data data"),
+        ("../mydatas", "--data ../mydata"),
+        ("../fra/sett", "--data ../far/set"),
+        ("val=../my_data", "--data val=../mydata"),
+        ("../mydata/deeper", "ls ../mydata"),
+        ("/nowhere/at/all", "ls /"),
+        ("Data", "orch prepare"),
+    ],
+)
+@pytest.mark.usefixtures("code")
+def test_a_path_with_a_typing_error_is_answered_with_the_nearest(typed: str, proposed: str) -> None:
+    with pytest.raises(ConfigError, match="is not a folder") as caught:
+        asked(typed)
+    assert proposed in caught.value.hint
+    assert ("orch prepare" in caught.value.hint) == (typed == "Data")
+
+
 def test_the_code_itself_a_home_and_nested_data_are_refused(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="is the folder of the code"):
         asked(".")

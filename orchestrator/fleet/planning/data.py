@@ -6,11 +6,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import permutations
 from pathlib import Path, PurePosixPath
 
 from orchestrator.fleet.runs.artifacts import data_digest
-from orchestrator.specs.data import DataFolder, is_in_code, placed_by
+from orchestrator.specs.data import DataFolder, is_in_code, name_of, placed_by
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA, LaunchOptions
@@ -50,9 +51,32 @@ def require_folder(typed: DataFolder) -> Path:
             f"--data {folder} is a file, and data are a folder",
             hint=f"d={shlex.quote(folder.stem)}; mkdir $d && cp {shlex.quote(str(folder))} $d/   # then: --data $d",
         )
-    raise ConfigError(
-        f"--data {folder} is not a folder", hint="orch prepare   # makes ./Data, which a launch takes by itself"
-    )
+    if folder == DEFAULT_DATA:
+        hint = "orch prepare   # makes ./Data, which a launch takes by itself"
+    elif near := _nearest(folder):
+        name = "" if name_of(typed.origin) == typed.name else f"{typed.name}="
+        hint = f"the nearest that exists: --data {shlex.quote(name + near)}"
+    else:
+        there = next(one for one in folder.parents if one.is_dir())
+        hint = f"ls {shlex.quote(str(there))}"
+    raise ConfigError(f"--data {folder} is not a folder", hint=hint)
+
+
+def _nearest(missing: Path) -> str:
+    """The folder with the most similar path, as it would be typed; empty: none is similar."""
+    found = Path("/") if missing.is_absolute() else Path()
+    for part in missing.parts[missing.is_absolute() :]:
+        if not (found / part).is_dir():
+            try:
+                names = {path.name.lower(): path.name for path in sorted(found.iterdir()) if path.is_dir()}
+            except OSError:
+                return ""
+            close = get_close_matches(part.lower(), names, 1)
+            if not close:
+                return ""
+            part = names[close[0]]
+        found /= part
+    return str(found)
 
 
 def read_data(
