@@ -69,6 +69,7 @@ exec | -m --module-name -a --args | = |
 """
 """Commands (`*`: any), options of other tools, `=` where a value follows, and ours instead; none: it is left out."""
 REASONS = {
+    "--volume": "--data sends a folder of this computer to every node; --mount shows one that each node has",
     "--gpus": "each GPU has a rank; nproc_per_node in inventory.yaml changes that",
     "-p": "such limits stand in inventory.yaml: orch docs inventory",
     "--network": "orch sets that for every container",

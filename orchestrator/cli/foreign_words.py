@@ -9,7 +9,9 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import dropwhile
+from pathlib import Path
 
 from orchestrator.cli.completion import workload_names
 from orchestrator.cli.foreign_table import COMMANDS, OPTIONS, REASONS
@@ -23,6 +25,9 @@ _NAMED = re.compile(rf"^(?:{'|'.join(_KINDS)})s?/")
 _PREFIXES = ("docker", "docker-compose", "podman", "kubectl", "compose", "container", "system", "git")
 _PROGRAM = re.compile(r"(.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate|deepspeed)|.*\.(py|sh)")
 _IMAGE = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*:[\w.-]+")
+_REPOSITORY = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*")
+_IMAGE_FIRST = ("run", "create")
+"""Words of Docker after which the image stands before the program."""
 _SCRIPT = "-- python train.py"
 
 
@@ -80,11 +85,12 @@ def answer_to(typed: Sequence[str], place: int, commands: Collection[str], optio
     rows = [(purpose, line) for words, purpose, line in _rows(COMMANDS) if word in words.split()]
     if not rows:
         return None
-    lines = [f"{purpose}: {_filled(line, after, options)}" for purpose, line in rows]
+    fill = partial(_filled, image_first=word in _IMAGE_FIRST)
+    lines = [f"{purpose}: {fill(line, after, options)}" for purpose, line in rows]
     return UsageError(f"orch has no command {named}", hint="\n  → ".join(lines))
 
 
-def _filled(line: str, after: Sequence[str], options: Options) -> str:
+def _filled(line: str, after: Sequence[str], options: Options, *, image_first: bool) -> str:
     """The line of a row with the run, node, files or program that were typed."""
     command, _, rest = line.partition(" ")
     typed = _translated(command, after, options(command), _PROGRAM.fullmatch)
@@ -96,7 +102,7 @@ def _filled(line: str, after: Sequence[str], options: Options) -> str:
         "node": "'*'" if run == "all" else run or "NODE",
         "pair": shlex.join([*given[:2], *("RUN", "OTHER")[len(given[:2]) :]]),
         "copy": _copy(given),
-        "command": _program(typed),
+        "command": _program(typed, image_first=image_first),
         "count": "" if "--nodes" in typed.options else "--nodes 3",
         "rest": shlex.join(given[1:]) or "COMMAND",
     }
@@ -105,16 +111,20 @@ def _filled(line: str, after: Sequence[str], options: Options) -> str:
     return " ".join(" ".join(("orch", command, own_options, filled)).split())
 
 
-def _program(typed: _Typed) -> str:
+def _program(typed: _Typed, *, image_first: bool) -> str:
     """The program that was to run, after `--`, with the image that stands before it."""
     starts = (place for place, word in enumerate(typed.words) if _PROGRAM.fullmatch(word) or word in workload_names())
-    if (place := next(starts, None)) is None:
-        return _SCRIPT
+    place = next(starts, len(typed.words))
+    before = [word for word in typed.words[:place] if word != "--"]
+    image = next((word for word in before if _IMAGE.fullmatch(word)), "")
+    if not image and image_first and place < len(typed.words) and before and _REPOSITORY.fullmatch(before[-1]):
+        image = f"{before[-1]}:latest"
+    option = shlex.join(["--image", image]) + " " if image and "--image" not in typed.options else ""
+    if place == len(typed.words):
+        return option + _SCRIPT
     program = [word for word in typed.words[place:] if word != "--" or "--" not in typed.words[:place]]
     interpreter = {".py": ["python"], ".sh": ["bash"]}.get(program[0][-3:], [])
-    image = next((word for word in typed.words[:place] if _IMAGE.fullmatch(word)), "")
-    before = ["--image", image] if image else []
-    return shlex.join([*before, "--", *interpreter, *program])
+    return option + shlex.join(["--", *interpreter, *program])
 
 
 def _copy(words: Sequence[str]) -> str:
@@ -154,9 +164,15 @@ def misread_option(typed: Sequence[str], place: int, options: Options) -> UsageE
 
 
 def _is_foreign(option: str, words: Sequence[str]) -> bool:
-    """Return whether it is another tool's: `-v` is orch's own, unless two folders follow it."""
+    """Return whether it is another tool's: `-v` is orch's own, unless two folders, or a volume and one, follow it."""
     after = words[words.index(option) + 1 :][:1]
-    return option != "-v" or bool(after and re.match(r"[./~].*:", after[0]))
+    return option != "-v" or bool(after and re.match(r"[./~].*:|[\w.-]+:/", after[0]))
+
+
+def _volume(value: str) -> list[str]:
+    """`FOLDER:FOLDER[:ro]` of Docker: an absolute one may be a node's, any other is of this computer."""
+    source = value.partition(":")[0]
+    return ["--mount", value] if source.startswith("/") else ["--data", str(Path(source).expanduser())]
 
 
 def _row(command: str, option: str) -> _Option | None:
@@ -189,7 +205,9 @@ def _translated(
             value, place = words[place], place + 1
         if row:
             typed.foreign.append(name)
-            typed.options += [part.format(value) for part in row.ours.split()]
+            typed.options += (
+                _volume(value) if "--mount" in row.ours else [part.format(value) for part in row.ours.split()]
+            )
             if reason := REASONS.get(row.names[0], ""):
                 typed.reasons.append(reason)
         elif name in own:

@@ -6,6 +6,7 @@ Commands derive their parameters from these fields (`cli/flags.py`); a request a
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -64,11 +65,24 @@ def _mounts(texts: Sequence[str]) -> tuple[Mount, ...]:
     for text in texts:
         parts = text.split(":")
         if len(parts) not in (2, 3) or not parts[0].startswith("/") or not parts[1].startswith("/"):
-            raise UsageError(f"--mount {text}: expected /folder/of/the/node:/folder/inside[:ro]")
+            hint = _instead_of_mount(text)
+            raise UsageError(f"--mount {text}: expected /folder/of/the/node:/folder/inside[:ro]", hint=hint)
         if parts[2:] not in ([], ["ro"], ["rw"]):
             raise UsageError(f"--mount {text}: after the second colon comes ro or rw")
         mounts.append(Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"]))
     return tuple(mounts)
+
+
+def _instead_of_mount(text: str) -> str:
+    """The option for `./DIR:/DIR`, or for the keys of Docker's --mount; empty where there is none."""
+    keys = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {}
+    source = keys.get("source") or keys.get("src") or ("" if keys else text.partition(":")[0])
+    target = keys.get("target") or keys.get("dst") or keys.get("destination") or ""
+    if source.startswith("/") and target:
+        return f"--mount {shlex.quote(source + ':' + target + ':ro' * bool({'ro', 'readonly'} & keys.keys()))}"
+    if not source or source.startswith("/"):
+        return ""
+    return f"--data {shlex.quote(source)}   # sends this computer's folder to every node"
 
 
 def _data(texts: Sequence[str]) -> tuple[DataFolder, ...]:

@@ -18,6 +18,14 @@ ANSWERS = {
     "run --rm -it --gpus all -v /d:/d lab/mine:1 python train.py --lr 1": (
         "to start a run: orch launch --mount /d:/d --image lab/mine:1 -- python train.py --lr 1",
     ),
+    "docker run myimage python train.py": (
+        "to start a run: orch launch --image myimage:latest -- python train.py",
+    ),
+    "run --name mine -v ./data:/data lab/mine train.py --lr 1": (
+        "to start a run: orch launch --name mine --data data --image lab/mine:latest -- python train.py --lr 1",
+    ),
+    "docker run lab/mine:1": ("to start a run: orch launch --image lab/mine:1 -- python train.py",),
+    "run mine --image=lab/mine:2 -- python x.py": ("to start a run: orch launch --image lab/mine:2 -- python x.py",),
     "run train.py": ("to start a run: orch launch -- python train.py",),
     "start mine": ("to start a run: orch launch -- python train.py", "to resume a run that ended: orch resume mine"),
     "up -d": (
@@ -91,6 +99,14 @@ ANSWERS = {
         "orch launch --nodes 2 -- python train.py",
     ),
     "launch -v /data:/data:ro -- python train.py": ("orch launch --mount /data:/data:ro -- python train.py",),
+    "launch -v ./data:/data -- python train.py": ("orch launch --data data -- python train.py",),
+    "launch -v set:/data -- python train.py": ("orch launch --data set -- python train.py",),
+    "launch --volume=../set:/data python train.py": ("orch launch --data ../set -- python train.py",),
+    "launch --mount ./data:/data -- python train.py": ("--data ./data   # sends this computer's folder to every node",),
+    "launch --mount type=bind,source=data,target=/data -- python train.py": (
+        "--data data   # sends this computer's folder to every node",
+    ),
+    "launch --mount type=bind,src=/set,dst=/data,readonly -- python train.py": ("--mount /set:/data:ro",),
     "lab stop": ("to end the lab: orch lab down",),
     "checkpoints list": ("to list the checkpoints: orch checkpoints ls",),
     "help kill": ("to end the run: orch stop",),
@@ -108,6 +124,12 @@ def test_each_word_is_answered_with_lines_to_paste_and_runs_nothing(orch: Orch) 
 
     assert len(ANSWERS) > 40
     assert failures_of(check, ANSWERS) == []
+
+
+def test_a_volume_is_answered_with_both_of_ours(orch: Orch) -> None:
+    ran = orch("launch", "-v", "/set:/data", "--", "python", "train.py", on=lan.lan(*THREE))
+    assert "orch launch has no option -v: --data sends a folder of this computer" in ran.err
+    assert "--mount shows one that each node has" in ran.err
 
 
 def test_each_answer_is_a_line_that_orch_parses() -> None:
