@@ -43,7 +43,8 @@ def uninstall(
     """Show what orch has left on the nodes and on this computer, with sizes, and remove it on consent.
 
     On a node: the project's runs with their checkpoints, data and caches, containers of ended runs, and images. On this
-    computer: records and accepted host keys of all projects, and images; with --nodes it is left as it is. Active runs
+    computer: records and accepted host keys of all projects, and the project's images, with those that all projects
+    share if no other has one; with --nodes it is left as it is. Active runs
     are refused, and nodes with runs of another user. What orch has not made stays. Exit code 5: some nodes did not
     answer or were refused, or something could not be removed.
     """
@@ -62,7 +63,7 @@ def uninstall(
         outcomes = fleet.node_remains(specs, nodes, project, getuser())
         found = [outcome.result for outcome in outcomes if outcome.result]
         folders = fleet.local_folders() if here_too else ()
-        images = fleet.local_images(controller, project) if here_too else {}
+        images, shared = fleet.local_images(controller, project) if here_too else ({}, {})
         silent = report_errors(outcome.error for outcome in outcomes)
         view = leftovers_view(found, folders, images, wide=output.wide)
         output.write(leftovers_data(found, folders, images), [one.node for one in found if not one.is_empty], view)
@@ -71,6 +72,8 @@ def uninstall(
             say("nothing was removed" if silent else "nothing of orch was found")
             return unanswered
         _name_runs(found)
+        if shared:
+            say(f"{', '.join(shared)}: not removed, as images of another project are on this computer")
         if dry_run:
             return unanswered
         if here_too and inventory_file().exists():

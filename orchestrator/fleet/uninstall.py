@@ -29,6 +29,8 @@ LOOK_S, REMOVE_S = 120.0, 900.0
 _IS_LINK = 3
 """Exit code of the scripts: the project's folder is a link."""
 LONGEST_NAME = 64
+_SHARED_IMAGES = ("orch/base:", "orch/lab-node:")
+"""Images of no project: those of projects are built on the first, the machines of labs run the second."""
 DEFAULT_WORKSPACE = NodeSpec.model_fields["workspace"].default
 
 # Constants. $1: the project's folder, which may begin with ~. They call `mine PART PATH` for what orch has made and
@@ -187,11 +189,15 @@ def local_folders() -> tuple[LocalRemains, ...]:
     return tuple(LocalRemains(path=one, size_bytes=_size(one)) for one in folders if one.is_dir())
 
 
-def local_images(controller: Node, project: str) -> dict[str, int]:
-    """Bytes by tag of orch's images on this computer; empty if it has no engine."""
+def local_images(controller: Node, project: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes by tag of orch's images on this computer that are to be removed, and of those that stay: the ones that all
+    projects share, while images of another project are here. Both are empty if it has no engine."""
     with suppress(OrchError):
-        return _images(controller, (f"orch/{project}:", "orch/base:", "orch/lab-node:"))
-    return {}
+        every = _images(controller, ("orch/",))
+        own = {tag: size for tag, size in every.items() if tag.startswith(f"orch/{project}:")}
+        shared = {tag: size for tag, size in every.items() if tag.startswith(_SHARED_IMAGES) and tag not in own}
+        return (own, shared) if len(every) > len(own) + len(shared) else (own | shared, {})
+    return {}, {}
 
 
 def remove_locally(folders: Sequence[LocalRemains], images: Mapping[str, int], controller: Node) -> Iterator[OrchError]:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.fleet.uninstall import local_images, remove_locally
+from orchestrator.nodes.fake import FakeEngine
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.facts import ImageFacts
 from tests import lan
 from tests.unit.conftest import THREE, Orch, detached, json_data
 
@@ -150,6 +153,20 @@ def test_another_project_keeps_its_containers(orch: Orch, fleet: lan.Lan) -> Non
         file.write("project: other\n")
     assert orch("uninstall", "--yes", "-n", "3", on=fleet).code == 0
     assert set(fleet.containers) == set(THREE)
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_images_that_projects_share_stay_while_another_has_one(others: bool) -> None:
+    engine = FakeEngine("controller")
+    names = ("orch/base:bookworm", "orch/lab-node:1", "orch/orch:cpu", "mine:latest", *(["orch/other:cpu"] * others))
+    for number, name in enumerate(names):
+        engine.held[str(number)] = ImageFacts(id=str(number), tags=(name,))
+    controller = LocalNode(engine=engine)
+    images, shared = local_images(controller, "orch")
+    assert list(remove_locally((), images, controller)) == []
+    left = {tag for image in engine.images() for tag in image.tags}
+    assert left == {"mine:latest", *({"orch/other:cpu", "orch/base:bookworm", "orch/lab-node:1"} if others else ())}
+    assert set(shared) == left - {"mine:latest", "orch/other:cpu"}
 
 
 def test_an_active_run_is_refused_with_the_line_that_stops_it(orch: Orch) -> None:
