@@ -78,7 +78,6 @@ def runs(
     """
     if context.invoked_subcommand:
         return _only_a_group(context)
-    from orchestrator.checks.hang import timestamp
     from orchestrator.cli.launching.stopping import beside_lines, half_launched, tell_missing
     from orchestrator.cli.run_filter import RunFilter
     from orchestrator.fleet.connect import connected, stand_ins
@@ -103,11 +102,8 @@ def runs(
     passing = [one for one in judged if wanted.passes(one[0], one[2].phase)]
     recorded = [one for one in past if wanted.passes(one, one.state)]
     most = limit if limit is not None else SHOWN if output.is_table else 0
-    every: list[Run | HistoryEntry] = [*(run for run, _, _ in passing), *recorded]
-    starts = {one.run_id: timestamp(one.started_at) for one in every}
-    newest = sorted(starts, key=lambda run_id: starts[run_id], reverse=True)
-    names = newest[:most] if most else newest
-    more = len(newest) - len(names)
+    names = _newest([*(run for run, _, _ in passing), *recorded], most)
+    more = len(passing) + len(recorded) - len(names)
     shown = [one for one in passing if one[0].run_id in names]
     older = [one for one in recorded if one.run_id in names]
     silent = {name: problem.message for name, problem in found.unreachable.items()}
@@ -135,6 +131,14 @@ def _only_a_group(context: typer.Context) -> int:
         raise UsageError(f"{words} before `{context.invoked_subcommand}`: options of the list, not of this command",
                          hint="orch help runs")  # fmt: skip
     return EXIT_OK
+
+
+def _newest(runs: Sequence[Run | HistoryEntry], most: int) -> list[str]:
+    """Ids of the runs that started last, the newest first; `most` of them, 0: all."""
+    from orchestrator.checks.hang import timestamp
+
+    by_start = sorted(runs, key=lambda run: timestamp(run.started_at), reverse=True)
+    return [run.run_id for run in by_start][: most or None]
 
 
 def _nothing(code: int, *, known: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from getpass import getuser
 from typing import TYPE_CHECKING
@@ -71,9 +71,7 @@ def uninstall(
         if all(one.is_empty for one in found) and not folders and not images:
             say("nothing was removed" if silent else "nothing of orch was found")
             return unanswered
-        _name_runs(found)
-        if shared:
-            say(f"{', '.join(shared)}: not removed, as images of another project are on this computer")
+        _name_runs(found, shared)
         if dry_run:
             return unanswered
         if here_too and inventory_file().exists():
@@ -103,8 +101,10 @@ def _refuse_active(nodes: Sequence[Node], project: str) -> None:
         raise ConflictError(f"active: {names}; nothing was removed", hint=f"orch stop {active[0].run_id}")
 
 
-def _name_runs(found: Sequence[NodeRemains]) -> None:
-    """Name the runs whose results would be lost."""
+def _name_runs(found: Sequence[NodeRemains], shared: Collection[str]) -> None:
+    """Name the runs whose results would be lost, and images of this computer that stay."""
+    if shared:
+        say(f"{', '.join(shared)}: not removed, as images of another project are on this computer")
     runs = sorted({run for one in found for run in one.runs})
     if runs:
         more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""

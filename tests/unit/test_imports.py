@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.planning.imports import Imports, imports_of
+from orchestrator.fleet.planning.imports import _GONE, Imports, imports_of
 
 
 def found(folder: Path, files: dict[str, str], *words: str) -> Imports:
@@ -39,6 +40,16 @@ def found(folder: Path, files: dict[str, str], *words: str) -> Imports:
 def test_what_a_script_imports(tmp_path: Path, text: str, needed: str, possible: str) -> None:
     imports = found(tmp_path, {"train.py": text})
     assert (" ".join(imports.needed), " ".join(imports.possible)) == (needed, possible)
+
+
+def test_the_standard_library_is_that_of_the_image() -> None:
+    """Python 3.12 and 3.13, which may run orch, have removed some of its modules (PEP 594, 632)."""
+    removed = (
+        "aifc audioop cgi cgitb chunk crypt imghdr lib2to3 mailcap msilib nis nntplib ossaudiodev pipes sndhdr spwd"
+    )
+    assert {*removed.split(), "sunau", "telnetlib", "uu", "xdrlib", "imp", "distutils"} <= _GONE
+    if sys.version_info[:2] == (3, 11):
+        assert sys.stdlib_module_names >= _GONE
 
 
 def test_modules_of_the_folder_are_read_and_not_named(tmp_path: Path) -> None:

@@ -106,9 +106,7 @@ def _launch(
             tell_changes(again, plan)
         if mode.confirmed and not mode.as_json:
             tell_notes(plan)
-        over = previous is not None and previous.starts_over(plan.command)
-        question = "Start it from the beginning?" if over else "Start it?"
-        if not mode.confirmed and not confirm(plan, question, default=not over):
+        if not mode.confirmed and not confirm(plan, over=bool(previous and previous.starts_over(plan.command))):
             say("nothing was started")
             return EXIT_INTERRUPTED
         if request.downloads:

@@ -246,8 +246,8 @@ class Screen:
                 self._err.print(text)
 
 
-def confirm(plan: Plan, question: str = "Start it?", *, default: bool = True) -> bool:
-    """Show the plan and ask."""
+def confirm(plan: Plan, question: str = "Start it?", *, over: bool = False) -> bool:
+    """Show the plan and ask. `over`: a resumed run has no checkpoint, and starts from the beginning."""
     say(
         f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
         f"master {plan.master} {plan.master_addr}:{plan.master_port}"
@@ -255,7 +255,7 @@ def confirm(plan: Plan, question: str = "Start it?", *, default: bool = True) ->
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
     tell_notes(plan)
-    return agreed(question, yes=False, default=default)
+    return agreed("Start it from the beginning?" if over else question, yes=False, default=not over)
 
 
 def tell_changes(before: Plan, plan: Plan) -> None:

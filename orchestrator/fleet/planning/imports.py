@@ -16,8 +16,12 @@ from orchestrator.fleet.planning.import_statements import Statement, import_stat
 
 MOST_FILES, MOST_BYTES = 500, 2_000_000
 """Files that are read, and the size of the largest: a larger one is data."""
-_GONE = {"asynchat", "asyncore", "cgi", "crypt", "distutils", "imghdr", "imp", "nntplib", "pipes", "smtpd", "telnetlib"}
-"""Modules of the standard library of Python 3.11, which the image has, that later versions have not."""
+_GONE = {
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils", "imghdr", "imp",
+    "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr", "spwd", "sunau",
+    "telnetlib", "uu", "xdrlib",
+}  # fmt: skip
+"""Modules of the standard library of Python 3.11, which the image has, that Python 3.12 or 3.13 has not."""
 STANDARD = sys.stdlib_module_names | _GONE
 _BRINGS_PACKAGES = re.compile(rb"\bsys\.path\b|\bsite\.addsitedir\b|\bpip['\", ]+install\b|\bpip\.main\b")
 """Text of a script that extends its path, or installs packages: no import of it is certain to fail."""
