@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # every command loads this module, also for its help and for 
     from orchestrator.nodes.interface import Node
     from orchestrator.specs.cluster import ClusterSpec
     from orchestrator.specs.inventory import Inventory, NodeSpec
-    from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 
 
 WAIT_S = 600
@@ -165,8 +164,8 @@ def _of_other_program(file: Path) -> Inventory | None:
     """Nodes of an inventory of Ansible or another program, and notes on what they cannot hold; None where the file is
     none."""
     from orchestrator.specs.inventory_files.ansible_host import UNUSED
-    from orchestrator.specs.inventory_files.ansible_inventory import is_ansible, is_ours
-    from orchestrator.specs.inventory_files.ansible_vars import VAULT
+    from orchestrator.specs.inventory_files.ansible_inventory import is_ansible, is_ours, read_ansible
+    from orchestrator.specs.inventory_files.ansible_vars import variables_beside
     from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
     from orchestrator.specs.inventory_files.inventory_file import parse_inventory
     from orchestrator.specs.inventory_files.inventory_import import inventory_text
@@ -175,9 +174,9 @@ def _of_other_program(file: Path) -> Inventory | None:
     text = read_file(file).decode("utf-8-sig", errors="replace")
     if is_ours(text):
         return None
-    found = None if text.startswith(VAULT) else from_foreign_file(text, filename=str(file))
+    found = from_foreign_file(text, filename=str(file))
     if found is None and is_ansible(text, filename=str(file)):
-        found = _of_ansible(file, text)
+        found = read_ansible(text, filename=str(file), beside=variables_beside(file))
     if found is None:
         return None
     converted, notes = inventory_text(found, source=str(file))
@@ -185,31 +184,6 @@ def _of_other_program(file: Path) -> Inventory | None:
         if not note.startswith(UNUSED):
             say_once(f"note: {file}: {note}")
     return parse_inventory(converted, filename=str(file))
-
-
-def _of_ansible(file: Path, text: str) -> ImportedInventory:
-    """Machines of an Ansible inventory: by the program `ansible-inventory` where it is installed."""
-    from orchestrator.nodes.ansible_program import listed
-    from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
-    from orchestrator.specs.inventory_files.ansible_vars import variables_beside
-
-    try:
-        answer = listed(file)
-    except ConfigError as error:
-        raise _faults(text, file) or error from None
-    beside = None if answer else variables_beside(file)
-    return read_ansible(answer or text, filename=str(file), beside=beside)
-
-
-def _faults(text: str, file: Path) -> ConfigError | None:
-    """Error that names the lines, where the own reader finds the fault that the program failed on."""
-    from orchestrator.specs.inventory_files.ansible_inventory import read_ansible
-
-    try:
-        read_ansible(text, filename=str(file))
-    except ConfigError as error:
-        return error if error.problems else None
-    return None
 
 
 def known_nodes(path: Path | None, run: str | None, nodes: str | None = None) -> tuple[Holder, ...]:

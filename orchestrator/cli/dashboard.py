@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli.context import known_nodes, load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, RunArgument
-from orchestrator.cli.report import say, write_line
+from orchestrator.cli.report import invocation, say, write_line
 from orchestrator.specs.errors import EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
@@ -51,17 +51,22 @@ def dashboard(
     """
     from orchestrator.watch.server.address import listening_socket, web_address
 
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        raise ConfigError(
-            f"the dashboard needs {' and '.join(lacking)}, which are an extra of this package",
-            hint="in the clone of orch: uv tool install '.[dashboard]'   # or: pip install '.[dashboard]'",
-        )
+    require_web_server()
     address = web_address(bind, port, tls_cert, tls_key)
     chosen = _chosen(inventory, run, nodes)
     with suppress(KeyboardInterrupt), listening_socket(address) as listening:
         _serve(chosen, address, listening, open_browser=open_browser)
     say("\nthe dashboard has ended; runs continue")
     return EXIT_OK
+
+
+def require_web_server() -> None:
+    """ConfigError: packages of the server, which are an extra, are not installed."""
+    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+        raise ConfigError(
+            f"orch {invocation.current.command} needs {' and '.join(lacking)}, which are an extra of this package",
+            hint="in the clone of orch: uv tool install '.[dashboard]'   # or: pip install '.[dashboard]'",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.consent import agreed, asked, can_ask, chosen
 from orchestrator.cli.report import report_error, report_errors, say
-from orchestrator.cli.trust import TIMEOUT_S, accept_keys, shown_by
+from orchestrator.cli.trust import TIMEOUT_S, accept_keys, is_known, shown_by
 from orchestrator.specs.errors import NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
@@ -22,16 +23,30 @@ _REFUSED = (*_LACKS_KEY, Reach.KEY_LOCKED)
 Place = tuple[str, int]
 
 
-def let_in(specs: Sequence[NodeSpec], *, yes: bool) -> list[NodeSpec]:
+@dataclass(kw_only=True)
+class _Passwords:
+    """Passwords that were accepted, in memory alone, and the machines on which the last one is tried unasked.
+
+    A machine that has merely been found, or that a file names, may be a stranger's: its sshd would read a password that
+    works elsewhere.
+    """
+
+    tried_on: set[str]
+    """Names of machines that the user has named, or whose host key was known before."""
+    accepted: list[str] = field(default_factory=list)
+
+
+def let_in(specs: Sequence[NodeSpec], *, named: Collection[str] = (), yes: bool) -> list[NodeSpec]:
     """Return the machines that let the user's key in; the errors of the others are reported.
 
-    Jump hosts come first, also those that are not among the machines: the others are asked through them.
+    `named`: names of machines that the user has typed. Jump hosts come first, also those that are not among the
+    machines: the others are asked through them.
     """
     ways = _ways(specs)
     if hops := [spec.name for spec, _ in ways.values() if spec not in specs]:
         say(f"jump hosts on the way, which get your key first: {', '.join(hops)}")
     done: dict[Place, bool] = {}
-    passwords: list[str] = []
+    passwords = _Passwords(tried_on=set(named))
     for length in sorted({len(way) for _, way in ways.values()}):
         round_ = []
         for place, (spec, way) in ways.items():
@@ -80,11 +95,13 @@ def _place(spec: NodeSpec) -> Place:
     return login.spec.address.lower(), login.spec.port
 
 
-def _round(specs: Sequence[NodeSpec], passwords: list[str], *, yes: bool) -> list[NodeSpec]:
+def _round(specs: Sequence[NodeSpec], passwords: _Passwords, *, yes: bool) -> list[NodeSpec]:
     """Let the key in on machines that can be reached now; return those that accept it."""
     from orchestrator.fleet.fan_out import fan_out
 
-    trusted, _ = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes, again="this command")
+    shown = fan_out(specs, shown_by, timeout_s=TIMEOUT_S)
+    passwords.tried_on |= {one.name for one in (each.result for each in shown) if one and is_known(one)}
+    trusted, _ = accept_keys(shown, yes=yes, again="this command")
     fit: list[NodeSpec] = []
     lacking: list[NodeSpec] = []
     refusals: list[OrchError] = []
@@ -107,7 +124,7 @@ def _round(specs: Sequence[NodeSpec], passwords: list[str], *, yes: bool) -> lis
 
 
 def _copied(
-    specs: Sequence[NodeSpec], refusals: Sequence[OrchError], passwords: list[str], *, yes: bool
+    specs: Sequence[NodeSpec], refusals: Sequence[OrchError], passwords: _Passwords, *, yes: bool
 ) -> list[NodeSpec]:
     """Copy the key to machines that lack it, after one question; return those that accept it now."""
     from orchestrator.nodes.first_login import make_key, public_key
@@ -124,8 +141,12 @@ def _copied(
     places = {spec.name: _login_name(spec) for spec in specs}
     question = f"Copy your public key to {', '.join(places[name] for name in names)}?"
     agreed_on = chosen(question, names, yes=yes, default=True)
-    if len(agreed_on) > 1 and not passwords:
-        say("the password of the first machine is tried on the others, and asked for again where it is refused")
+    if len(agreed_on) > 1 and not passwords.accepted:
+        own = [name for name in agreed_on if name not in passwords.tried_on]
+        if len(own) < len(agreed_on):
+            say("the password of the last machine is tried on the next, and asked for again where it is refused")
+        if own:
+            say(f"asked for each, as they were not typed here and their host keys are new: {', '.join(own)}")
     done: list[NodeSpec] = []
     for spec in specs:
         key = keys[spec.name]
@@ -145,7 +166,7 @@ def _copied(
     return done
 
 
-def _copy(spec: NodeSpec, key: str, passwords: list[str]) -> None:
+def _copy(spec: NodeSpec, key: str, passwords: _Passwords) -> None:
     from orchestrator.nodes.first_login import authorize
 
     node = _by_password(spec, passwords)
@@ -175,16 +196,13 @@ def _login_name(spec: NodeSpec) -> str:
     return f"{to.user}@{to.address}{port}"
 
 
-def _by_password(spec: NodeSpec, passwords: list[str]) -> SshNode:
-    """Log in by the password of the last machine, or by one that is asked for; three at most.
-
-    `passwords` holds those that were accepted, in memory alone.
-    """
+def _by_password(spec: NodeSpec, passwords: _Passwords) -> SshNode:
+    """Log in by the password of the last machine, or by one that is asked for; three at most."""
     from orchestrator.nodes.ssh import SshNode
 
     place = _login_name(spec)
     for left in range(TRIES, 0, -1):
-        known = passwords[-1:] if left == TRIES else []
+        known = passwords.accepted[-1:] if left == TRIES and spec.name in passwords.tried_on else []
         password = known[0] if known else asked(f"Password of {place}", hidden=True)
         node = SshNode(spec, password=password)
         try:
@@ -195,7 +213,7 @@ def _by_password(spec: NodeSpec, passwords: list[str]) -> SshNode:
                 raise
             say(f"{spec.name}: {'the password of the last machine' if known else 'that password'} is refused")
             continue
-        passwords.append(password)
+        passwords.accepted.append(password)
         return node
     raise NodeUnreachableError(
         f"{place} refused {TRIES} passwords; nothing was changed there",

@@ -47,7 +47,8 @@ def init(
     """Write inventory.yaml for machines that you reach by SSH, and copy your public key to them.
 
     Shows all host keys at once, copies your public key with a password that is asked for and never stored, and looks
-    at each machine. With -i, for the machines of that inventory, which is left as it is. Can be repeated: finished
+    at each machine. A password is tried only on machines that you type or whose host key is known already. With -i,
+    for the machines of that inventory, which is left as it is. Can be repeated: finished
     steps are skipped. Exit code 5: some machines were left out; 4: all were.
     """
     require_consent(yes=yes)
@@ -62,8 +63,11 @@ def init(
     if local:
         specs = fit = list(this_computer().nodes)
     else:
-        specs = list(_specs(_words(machines or [], scan, yes=yes), user, yes=yes))
-        fit = let_in(specs, yes=yes)
+        typed, found = _words(machines or [], scan, yes=yes)
+        specs = list(_specs([*typed, *found], user, yes=yes))
+        places = {word if ":" in word else f"{word}:22" for word in found}
+        named = [spec.name for spec in specs if f"{spec.address}:{spec.port}" not in places]
+        fit = let_in(specs, named=named, yes=yes)
     left_out = [spec.name for spec in specs if spec not in fit]
     if not fit:
         say("no machine can be used; nothing was written")
@@ -96,24 +100,24 @@ def _of_inventory(file: Path, *, yes: bool) -> int:
     return exit_code(len(left_out), len(specs))
 
 
-def _words(given: Sequence[str], scan: str | None, *, yes: bool) -> list[str]:
-    """Machines from the command line, from a scan, or from the terminal."""
-    words = list(given)
+def _words(given: Sequence[str], scan: str | None, *, yes: bool) -> tuple[list[str], list[str]]:
+    """Machines that were typed, on the command line or the terminal, and those that were found by a scan or mDNS."""
+    typed, found = list(given), list[str]()
     if scan:
         from orchestrator.fleet.readiness.find_machines import find_machines, subnet
 
         network = subnet(scan)
         say(f"looking for SSH servers in {network}")
-        found = find_machines(network)
+        found = list(find_machines(network))
         say(f"{counted(len(found), 'machine')} with SSH: {', '.join(found) or '-'}")
         if found and not yes and can_ask():
-            found = chosen("Use them?", found, yes=yes, default=True)
-        words += found
-    if not words and not scan and not yes and can_ask():
-        words = _announced() or asked("Addresses of your machines, separated by spaces").split()
-    if not words:
+            found = list(chosen("Use them?", found, yes=yes, default=True))
+    if not typed and not scan and not yes and can_ask():
+        found = _announced()
+        typed = [] if found else asked("Addresses of your machines, separated by spaces").split()
+    if not typed and not found:
         raise UsageError("no machines", hint="orch init 192.168.1.11 192.168.1.12, or --scan 192.168.1.0/24")
-    return words
+    return typed, found
 
 
 def _announced() -> list[str]:

@@ -97,7 +97,7 @@ def _login(node: str, container: bool) -> tuple[str, ...]:
     """The command line that opens a shell on a node, or in its container."""
     given = invocation.current.inventory
     words = ["shell", node, *(["--container"] if container else []), *(["-i", str(given)] if given else [])]
-    return (sys.executable, "-m", "orchestrator", *words)
+    return (sys.executable, "-P", "-m", "orchestrator", *words)
 
 
 def _lines(

@@ -28,6 +28,7 @@ def restart(
     node cannot be stopped, nothing is started.
     """
     from orchestrator.cli.launching.cluster_launch import earlier_on, ready_on, tell_job
+    from orchestrator.cli.launching.grants import agree_to_hooks
     from orchestrator.cli.launching.run_launch import earlier_plan, ready
     from orchestrator.cli.launching.start_run import start_run
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
@@ -36,6 +37,7 @@ def restart(
     require_consent(yes=mode.confirmed)
     loaded = load_inventory(mode.inventory)
     mode = replace(mode, inventory=loaded.path.absolute())
+    agree_to_hooks(loaded.inventory.hooks, mode)
     with at_hand(loaded.inventory.holders, run) as running:
         options = replace(options, resume=running.run.run_id)
         by = f", launched by {running.stranger}," if running.stranger else ""

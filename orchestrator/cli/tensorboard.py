@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import signal
-import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 import typer
 
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.dashboard import require_web_server
 from orchestrator.cli.options import InventoryOption, RunsArgument
 from orchestrator.cli.report import say, say_once
 from orchestrator.render.console import write_plain
@@ -30,34 +34,75 @@ def tensorboard(
 ) -> None:
     """Show the event files of runs, active or ended, in the TensorBoard of this computer, until Ctrl-C.
 
-    They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node.
+    They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node. The
+    address holds a token: other users and other pages cannot read the page.
     """
     from orchestrator.fleet.checkpoints.survey import places_for
     from orchestrator.fleet.connect import connected_for
     from orchestrator.fleet.tensorboard import EventFiles
-    from orchestrator.watch.server.address import LOOPBACK_NAMES, WebAddress, listening_socket
+
+    require_web_server()
+    from orchestrator.watch.server.board import PROGRAM, board_words
 
     loaded, words, wait_s = load_inventory(inventory).inventory, runs or [""], START_S
-    with listening_socket(WebAddress(host="127.0.0.1", port=port, names=LOOPBACK_NAMES)) as free:
-        host, port = free.getsockname()
-    program = ("tensorboard",) if shutil.which("tensorboard") else ("python3", "-m", "tensorboard.main")
-    argv = (*program, "--logdir", ".", "--host", host, "--port", str(port))
-    with connected_for(loaded.holders, words[0] or None) as nodes, TemporaryDirectory(prefix="orch-board-") as board:
-        files = EventFiles(nodes, {word: places_for(loaded.holders, loaded.project, word) for word in words})
-        files.link(board, say)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # TensorBoard ends with the command
-        with Popen(argv, cwd=board) as process, suppress(KeyboardInterrupt):
-            try:
-                while True:
-                    with suppress(TimeoutExpired):
-                        raise RunFailedError(f"TensorBoard ended with exit code {process.wait(wait_s)}", hint=INSTALL)
-                    if wait_s == EVERY_S:
-                        files.copy(say_once)
-                        continue
-                    with suppress(OSError), socket.create_connection((host, port), 1):
-                        wait_s = EVERY_S
-                        write_plain(f"http://{host}:{port}/")
-                        if open_browser:
-                            typer.launch(f"http://{host}:{port}/")
-            finally:
-                process.terminate()
+    with (
+        connected_for(loaded.holders, words[0] or None) as nodes,
+        TemporaryDirectory(prefix="orch-board-") as board,
+        TemporaryDirectory(prefix="orch-board-") as beside,  # of mode 0700: no other user opens what is in it
+    ):
+        socket_file = Path(beside, "socket")
+        with _guarded(socket_file, port) as (url, tunnel):
+            files = EventFiles(nodes, {word: places_for(loaded.holders, loaded.project, word) for word in words})
+            files.link(board, say)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # TensorBoard ends with the command
+            argv = (python_of_tensorboard(), "-c", PROGRAM, *board_words(socket_file))
+            with Popen(argv, cwd=board) as process, suppress(KeyboardInterrupt):
+                try:
+                    while True:
+                        with suppress(TimeoutExpired):
+                            code = process.wait(wait_s)
+                            raise RunFailedError(f"TensorBoard ended with exit code {code}", hint=INSTALL)
+                        if wait_s == EVERY_S:
+                            files.copy(say_once)
+                        elif socket_file.exists():
+                            wait_s = EVERY_S
+                            write_plain(url)
+                            say(f"from another computer, first there: {tunnel}")
+                            if open_browser:
+                                typer.launch(url)
+                finally:
+                    process.terminate()
+
+
+@contextmanager
+def _guarded(socket_file: Path, port: int) -> Iterator[tuple[str, str]]:
+    """Pass on what comes with the token; yield the address to open, and the line for another computer."""
+    from orchestrator.watch.server.address import WebAddress, listening_socket, tunnel_line
+    from orchestrator.watch.server.board import BOARD_HOST
+    from orchestrator.watch.server.serving import board_server
+
+    address, token = WebAddress(host=BOARD_HOST, port=port, names=frozenset({BOARD_HOST})), secrets.token_urlsafe(24)
+    with listening_socket(address) as listening:
+        number = listening.getsockname()[1]
+        server = board_server(socket_file, address, token)
+        serving = Thread(target=lambda: server.run(sockets=[listening]), daemon=True)
+        serving.start()
+        try:
+            yield address.url(number, token), tunnel_line(number, at=BOARD_HOST)
+        finally:
+            server.should_exit = True
+            serving.join()
+
+
+def python_of_tensorboard() -> str:
+    """The Python that runs the `tensorboard` of the PATH, otherwise the user's own one."""
+    if program := shutil.which("tensorboard"):
+        with Path(program).open("rb") as script:
+            first = script.readline(4096).decode("utf-8", "replace")
+        words = first.removeprefix("#!").split()
+        if first.startswith("#!/") and "python" in Path(words[0]).name:
+            return words[0]
+        beside = Path(program).resolve().with_name("python")  # its path was too long for a first line
+        if beside.exists():
+            return str(beside)
+    return "python3"

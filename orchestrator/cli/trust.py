@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import typer
+
 from orchestrator.cli.consent import can_ask, chosen
-from orchestrator.cli.context import load_inventory
+from orchestrator.cli.context import LoadedInventory, load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
-from orchestrator.specs.errors import EXIT_OK, OrchError, PartialError, UsageError
+from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PartialError, UsageError
 from orchestrator.specs.inventory import NodeSpec
 
 if TYPE_CHECKING:
@@ -22,12 +24,15 @@ ANSWER_S = 5.0
 TIMEOUT_S = 40.0
 """Timeout of all nodes, which are asked in parallel: a DNS answer can be late."""
 
-EXAMPLES = "orch trust -n alpha,beta"
+EXAMPLES = "orch trust -n alpha,beta\norch trust --hooks DIGEST"
 
 
 def trust(
     nodes: NodesOption = None,
     inventory: InventoryOption = None,
+    hooks: str | None = typer.Option(
+        None, metavar="DIGEST", help="Agree to the hooks of the inventory that have this digest, as a launch shows it."
+    ),
     yes: YesOption = False,
 ) -> int:
     """Show the SSH host keys of the nodes, and save those that you accept.
@@ -37,11 +42,35 @@ def trust(
     """
     from orchestrator.fleet.fan_out import fan_out
 
+    if hooks is not None:
+        return _trust_hooks(load_inventory(inventory), hooks)
     specs = [spec for spec in load_inventory(inventory).select(nodes) if spec.connection == "ssh"]
     _, failed = accept_keys(fan_out(specs, shown_by, timeout_s=TIMEOUT_S), yes=yes)
     if failed and len(failed) < len(specs):
         raise PartialError(f"{len(failed)} of {len(specs)} nodes did not answer or were not trusted")
     return failed[0].exit_code if failed else EXIT_OK
+
+
+def _trust_hooks(loaded: LoadedInventory, given: str) -> int:
+    """Grant the hooks of an inventory, if they are those whose digest was given."""
+    from orchestrator.fleet.supervise.hooks import SHOWN_DIGITS, grant, hook_lines, hooks_digest
+
+    hooks, folder = loaded.inventory.hooks, loaded.path.absolute().parent
+    digest = hooks_digest(hooks, folder)
+    if not digest:
+        raise ConfigError(f"{loaded.path} has no hooks")
+    lines = hook_lines(hooks, folder)
+    if len(given) < SHOWN_DIGITS or not digest.startswith(given):
+        raise ConfigError(
+            f"the hooks of {loaded.path} have another digest",
+            problems=lines,
+            hint=f"orch trust --hooks {digest[:SHOWN_DIGITS]}   # if they are as they should be",
+        )
+    grant(digest, folder)
+    say(f"hooks of {loaded.path} may run, until they change:")
+    for line in lines:
+        say(f"  {line}")
+    return EXIT_OK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +95,13 @@ def shown_by(spec: NodeSpec) -> ShownKey:
 
     login, address, key = shown_key(spec, timeout_s=ANSWER_S)
     return ShownKey(name=spec.name, address=address, port=login.spec.port, names=login.key_names, key=key)
+
+
+def is_known(machine: ShownKey) -> bool:
+    """Return whether the host key of the machine is on record; a changed one is not."""
+    from orchestrator.nodes.host_keys import known_keys
+
+    return machine.key in known_keys(machine.address, machine.port, machine.names)
 
 
 def accept_keys(

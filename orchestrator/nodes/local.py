@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from orchestrator.nodes.docker_engine import DockerEngine
 
 
+def _home() -> Path:
+    """Folder of a command, the one that a login by SSH begins in: never the caller's, where `python3 -c` would import
+    what a cloned project has named `socket.py`."""
+    home = Path("~").expanduser()
+    return home if home.is_dir() else Path("/")
+
+
 class LocalNode:
     """`Node` without a connection."""
 
@@ -55,6 +62,7 @@ class LocalNode:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                cwd=_home(),
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as error:
@@ -77,6 +85,7 @@ class LocalNode:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     bufsize=0,
+                    cwd=_home(),
                     start_new_session=True,
                 )
             except OSError as error:

@@ -174,14 +174,43 @@ def test_a_machine_with_another_password_is_asked_about_on_its_own(init: Init) -
     assert [one.tries for one in (first, second, third)] == [[RIGHT], [RIGHT, "its own"], ["its own"]]
 
 
+def test_a_machine_that_was_found_gets_no_password_of_another(
+    init: Init, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, stranger = Machine(), Machine("other")
+    with machines(mine, stranger) as words:
+        place = words[1].removeprefix("ana@")
+        looking = "orchestrator.fleet.readiness.find_machines.find_machines"
+        monkeypatch.setattr(looking, lambda _network: (place,))
+        scan = (words[0], "--scan", "127.0.0.0/30", "--user", "ana")
+        code, said = init(*scan, typed=(RIGHT, "a", "b", "c"))
+        assert (code, mine.tries, stranger.tries) == (5, [RIGHT], ["a", "b", "c"]), said
+        assert "asked for each, as they were not typed here and their host keys are new: node2\n" in said
+        mine.keys.clear()
+        stranger.tries.clear()
+        code, said = init(*scan, "--force", typed=(RIGHT, "b", "c"))  # its key is known now: the user has accepted it
+        assert (code, stranger.tries) == (5, [RIGHT, "b", "c"]), said
+
+
+def test_nor_does_one_that_announces_itself(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Machine(), Machine()
+    with machines(first, second) as words:
+        found = {word.removeprefix("ana@"): "here" for word in words}
+        announced = "orchestrator.fleet.readiness.find_machines.announced_machines"
+        monkeypatch.setattr(announced, lambda: found)
+        code, said = init("--user", "ana", typed=(RIGHT, RIGHT))
+    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), said
+
+
 def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: Init, tmp_path: Path) -> None:
     first, second = Machine(), Machine("other")
     with machines(first, second) as words:
         ports = [word.rpartition(":")[2] for word in words]
         hosts = "".join(f"n{port} ansible_host={ADDRESS} ansible_port={port} ansible_user=ana\n" for port in ports)
         (tmp_path / "hosts.ini").write_text(f"[lab]\n{hosts}")
-        code, said = init("-i", "hosts.ini", typed=(RIGHT, "a", "b"))
+        code, said = init("-i", "hosts.ini", typed=(RIGHT, "a", "b", "c"))  # a file may name a stranger's machine
         assert code == 5, said
+        assert second.tries == ["a", "b", "c"]
         assert f"without your key: n{ports[1]}; hosts.ini was left as it is" in said
         assert f"next: orch doctor -i hosts.ini -n n{ports[0]}" in said
         assert not (tmp_path / "inventory.yaml").exists()

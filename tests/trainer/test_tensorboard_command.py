@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
@@ -27,11 +27,13 @@ SCALARS = "data/plugin/scalars/scalars?run=r1%2Falpha&tag=train%2Floss"
 
 
 def steps_shown(url: str, wanted: int) -> list[float]:
-    """Steps whose loss TensorBoard shows, once there are as many."""
+    """Steps whose loss TensorBoard shows to a browser with the whole address, once there are as many."""
     deadline, steps = time.monotonic() + 90, list[float]()
+    browser = build_opener(HTTPCookieProcessor())
     while time.monotonic() < deadline and len(steps) < wanted:
         try:
-            with urlopen(url + SCALARS, timeout=10) as answer:  # noqa: S310  # http, of this computer
+            assert b"<title>TensorBoard" in browser.open(url, timeout=10).read()
+            with browser.open(url.partition("?")[0] + SCALARS, timeout=10) as answer:
                 steps = [point[1] for point in json.load(answer)]
         except OSError:  # it does not listen yet, or has not read the file
             time.sleep(0.2)
@@ -52,14 +54,15 @@ def test_the_loss_of_a_run_on_a_node_and_what_is_added(tmp_path: Path, monkeypat
     (file,) = (tmp_path / "p" / "runs" / "r1" / "tensorboard").iterdir()
     content = file.read_bytes()
     file.write_bytes(content[: 3 * len(content) // 4])  # in the middle of an event
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with socket.create_server(("127.0.0.2", 0)) as free:
         port = free.getsockname()[1]
     shown: list[list[float]] = []
+    monkeypatch.setattr("secrets.token_urlsafe", lambda _size: "t" * 32)
 
     def look() -> None:
-        shown.append(steps_shown(f"http://127.0.0.1:{port}/", 1))
+        shown.append(steps_shown(f"http://127.0.0.2:{port}/?token={'t' * 32}", 1))
         file.write_bytes(content)
-        shown.append(steps_shown(f"http://127.0.0.1:{port}/", 5))
+        shown.append(steps_shown(f"http://127.0.0.2:{port}/?token={'t' * 32}", 5))
         os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
 
     threading.Thread(target=look, daemon=True).start()
@@ -68,4 +71,4 @@ def test_the_loss_of_a_run_on_a_node_and_what_is_added(tmp_path: Path, monkeypat
     assert 1 <= len(shown[0]) < 5
     assert shown[1] == [1, 2, 3, 4, 5]
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), 1)
+        socket.create_connection(("127.0.0.2", port), 1)

@@ -238,7 +238,7 @@ def test_130_ctrl_c_leaves_the_run_going_and_says_how_to_come_back(
     assert "→ orch logs -f mine-" in ran.err
     assert sorted(here.containers) == sorted(THREE)
     (supervisor,) = supervisors
-    assert supervisor[2:4] == ("orchestrator", "supervise")
+    assert supervisor[3:5] == ("orchestrator", "supervise")
 
     ran = orch("logs", "-f", on=here)
     assert ran.code == 130

@@ -15,7 +15,18 @@ import pytest
 from orchestrator.checks.failure import Failure
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.hooks import LOG, LONGEST, OUTPUT_BYTES, Hooks, as_variable, run_hook
+from orchestrator.fleet.supervise.hooks import (
+    LOG,
+    LONGEST,
+    OUTPUT_BYTES,
+    Hooks,
+    as_variable,
+    grant,
+    hooks_digest,
+    is_granted,
+    named_files,
+    run_hook,
+)
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.specs.errors import ConfigError, NodeUnreachableError
 from orchestrator.specs.inventory import HookSpec
@@ -52,6 +63,7 @@ def fresh(folder: Path, **spec: object) -> Hooks:
         record.save_plan(plan)
     said = HookSpec.model_validate({"ended": SAY, "failed": SAY, "node_lost": SAY, **spec})
     followed = FollowedRun(record)
+    grant(hooks_digest(said, folder), folder)
     nodes = [FakeNode(part.node) for part in plan.nodes]
     followed.begin(plan, [RunningContainer(node=node, node_rank=0, id="c") for node in nodes])
     return Hooks(spec=said, plan=plan, followed=followed, folder=folder, timeout_s=20.0)
@@ -180,8 +192,14 @@ def test_a_mark_that_cannot_be_written_is_no_reason_for_silence(hooks: Hooks, tm
 # ── By the commands ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_hooks(text: str) -> None:
+def with_hooks(text: str, *, granted: bool = True) -> str:
+    """Write an inventory; the digest of its hooks, which are granted."""
     Path("inventory.yaml").write_text(INVENTORY + "hooks:\n" + text)
+    spec = parse_inventory(Path("inventory.yaml").read_text(), filename="inventory.yaml").hooks
+    digest = hooks_digest(spec, Path())
+    if granted:
+        grant(digest, Path())
+    return digest
 
 
 def test_a_followed_run_that_ends(orch: Orch) -> None:
@@ -230,6 +248,109 @@ def test_wait_notifies(orch: Orch) -> None:
     ((event, _, state, _, reason),) = happened(Path())
     assert (event, state) == ("ended", "failed")
     assert reason
+
+
+# ── Granted once ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+QUESTION = "Let them run, until they change?"
+
+
+def test_new_hooks_are_shown_and_asked_about_once(orch: Orch) -> None:
+    Path("hook.sh").write_text(f"{SAY}\n")
+    with_hooks("  ended: sh hook.sh\n", granted=False)
+    refused = orch("launch", on=lan.lan(*THREE), says=lambda question: question != QUESTION)
+    assert (refused.code, refused.asked) == (130, (QUESTION,))
+    here = Path.cwd()
+    assert f"  ended: sh hook.sh\n  and the file {here}/hook.sh\nnothing was started;" in refused.err
+    ran = orch("launch", on=lan.lan(*THREE))
+    assert (ran.code, ran.asked[0], len(happened(here))) == (0, QUESTION, 1), ran.err
+    again = orch("launch", on=lan.lan(*THREE))
+    assert (again.code, QUESTION in again.asked, len(happened(here))) == (0, False, 2)
+    Path("hook.sh").write_text(f"{SAY}\n# changed\n")  # as a pull of the repository does
+    assert QUESTION in orch("launch", on=lan.lan(*THREE), says=lambda question: question != QUESTION).asked
+    with_hooks("  ended: sh hook.sh; true\n", granted=False)
+    assert QUESTION in orch("launch", on=lan.lan(*THREE), says=lambda question: question != QUESTION).asked
+    assert len(happened(here)) == 2
+
+
+@pytest.mark.parametrize("words", [("launch", "--yes"), ("launch", "--yes", "--json"), ("launch", "--yes", "--detach")])
+@pytest.mark.parametrize("terminal", [True, None], ids=["terminal", "no terminal"])
+def test_yes_grants_nothing_that_was_not_shown(orch: Orch, words: tuple[str, ...], terminal: bool | None) -> None:
+    digest = with_hooks(f"  ended: {json.dumps(SAY)}\n", granted=False)
+    here = lan.lan(*THREE)
+    refused = orch(*words, on=here, says=terminal)
+    assert (refused.code, refused.asked, here.containers) == (3, (), {})
+    assert f"  ended: {SAY}\n" in refused.err
+    assert f"→ orch trust --hooks {digest[:16]}   # " in refused.err
+    assert orch("trust", "--hooks", digest[:16], says=None).code == 0
+    assert orch(*words, on=here, says=terminal).code == 0
+
+
+def test_a_digest_is_that_of_what_is_there(orch: Orch) -> None:
+    digest = with_hooks("  ended: echo x\n", granted=False)
+    for given in ("", digest[:15], "0" * 16, digest + "0"):
+        refused = orch("trust", "--hooks", given)
+        assert (refused.code, f"→ orch trust --hooks {digest[:16]}" in refused.err) == (3, True), given
+    assert not is_granted(digest, Path())
+    Path("inventory.yaml").write_text(INVENTORY)
+    assert "inventory.yaml has no hooks" in orch("trust", "--hooks", digest).err
+
+
+def test_a_grant_is_for_one_folder(tmp_path: Path) -> None:
+    """`make notify` is another command elsewhere."""
+    digest = hooks_digest(HookSpec(ended="make notify"), tmp_path)
+    grant(digest, tmp_path)
+    grant(digest, tmp_path)
+    assert is_granted(digest, tmp_path)
+    assert not is_granted(digest, tmp_path / "other")
+
+
+def test_each_file_that_a_hook_names_counts(tmp_path: Path) -> None:
+    spec = HookSpec(ended='sh ./a.sh "b c.sh"', failed=("./d.py", "x" * 4000), node_lost="(sh e.sh;a.sh) 2>log >>f.sh")
+    seen = {hooks_digest(spec, tmp_path)}
+    for name in ("f.sh", "log"):
+        (tmp_path / name).write_text("written by the hook")
+    assert seen == {hooks_digest(spec, tmp_path)}
+    for name in ("a.sh", "b c.sh", "d.py", "e.sh"):
+        for text in ("one", "two"):
+            (tmp_path / name).write_text(text)
+            seen.add(hooks_digest(spec, tmp_path))
+    assert len(seen) == 9
+    assert hooks_digest(HookSpec(), tmp_path) == ""
+    assert named_files(spec, tmp_path) == ("./a.sh", "b c.sh", "./d.py", "e.sh", "a.sh")
+    for text in ("sh a.sh 'without an end", '"$(sh a.sh)"', "`sh a.sh`", "x#y; sh a.sh", "A=a.sh", "sh a.sh >a.sh"):
+        assert named_files(HookSpec(ended=text), tmp_path) == ("a.sh",), text
+
+
+@pytest.mark.parametrize(
+    "words", [("launch", "--dry-run"), ("runs",), ("doctor",), ("inventory", "list"), ("plan", "--", "gpt2")]
+)
+def test_a_command_that_looks_does_not_ask(orch: Orch, words: tuple[str, ...]) -> None:
+    with_hooks("  ended: echo x\n", granted=False)
+    ran = orch(*words, on=lan.lan(*THREE))
+    assert QUESTION not in ran.asked
+    assert "hooks" not in ran.err
+
+
+def test_a_restart_is_refused_before_the_stop(orch: Orch) -> None:
+    here = lan.lan(*THREE, ends_with=None)
+    run = detached(orch, here)
+    with_hooks("  ended: echo x\n", granted=False)
+    before = dict(here.containers)
+    assert orch("restart", run, "--yes", on=here).code == 3
+    assert here.containers == before
+
+
+def test_hooks_that_have_changed_since_the_launch_do_not_run(orch: Orch) -> None:
+    Path("hook.sh").write_text(f"{SAY}\n")
+    with_hooks("  ended: sh hook.sh\n")
+    here = lan.lan(*THREE)
+    run = detached(orch, here)
+    Path("hook.sh").write_text("touch changed\n")
+    ran = orch("supervise", run, on=here)
+    assert "note: hook ended: it was not run: you have not agreed to the hooks as they are now" in ran.err
+    assert (Path("changed").exists(), happened(Path())) == (False, [])
 
 
 # ── In the inventory ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -324,7 +324,7 @@ def test_two_spellings_that_differ_are_named() -> None:
 def test_what_ansible_itself_would_have_to_work_out_is_said() -> None:
     with pytest.raises(ConfigError, match="configures Ansible's plugin") as caught:
         from_ansible("plugin: aws_ec2\nregions: [x]\n", filename="my aws.yml")
-    assert caught.value.hint == "ansible-inventory -i 'my aws.yml' --list | orch inventory import -"
+    assert caught.value.hint.startswith("ansible-inventory -i 'my aws.yml' --list | orch inventory import - ")
     with pytest.raises(ConfigError, match="groups contain each other"):
         from_ansible("a: {children: {b: }}\nb: {children: {a: }}\n", filename="f")
     found = from_ansible("_meta: {}\ng: {hosts: [a, {b: 1}]}\nh: {hosts: 3}\n", filename="f")

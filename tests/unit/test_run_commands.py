@@ -51,8 +51,8 @@ def half_launched(here: lan.Lan) -> str:
 def test_a_detached_run_has_a_supervisor_of_its_own(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     run_id = detached(orch, lan.lan(*THREE, ends_with=None))
     (supervisor,) = supervisors
-    assert supervisor[1:4] == ("-m", "orchestrator", "supervise")
-    assert supervisor[4:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
+    assert supervisor[1:5] == ("-P", "-m", "orchestrator", "supervise")
+    assert supervisor[5:] == (run_id, "-i", str(Path("inventory.yaml").absolute()))
 
 
 def test_unless_none_is_wanted(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
@@ -186,7 +186,7 @@ def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: li
     for node in here.nodes.values():
         ((_, facts),) = node.engine.made.values()
         assert (facts.labels["orch.attempt"], facts.status) == ("1", "running")
-    assert [supervisor[4] for supervisor in supervisors] == [run_id, run_id]
+    assert [supervisor[5] for supervisor in supervisors] == [run_id, run_id]
     assert not RunRecord(run_id).is_stopping()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from orchestrator.checks.preflight import data_missing
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.launching.command_words import must_run
+from orchestrator.cli.launching.grants import agree_to_hooks
 from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import progress_view, report_error, say, write_document, write_json, write_line
@@ -71,6 +72,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
         )
     if not mode.dry_run:
         require_consent(yes=mode.confirmed, look_first="--dry-run")
+    agree_to_hooks(inventory.hooks, mode)
     with ready_on(inventory, options, mode, earlier=earlier) as run:
         if run.code:
             say(f"code: {run.code}, copied to {run.carrier.name} once")

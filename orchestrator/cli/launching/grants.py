@@ -11,22 +11,25 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import typer
 
 from orchestrator.cli.consent import agreed, can_ask
+from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.planning.data import chosen_data
 from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
+from orchestrator.fleet.supervise.hooks import SHOWN_DIGITS, grant, hook_lines, hooks_digest, is_granted
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
@@ -87,6 +90,32 @@ def plan_to_continue(
             raise typer.Abort
     take_over(nodes, plan, found.node)
     return plan
+
+
+def agree_to_hooks(hooks: HookSpec, mode: OutputMode) -> None:
+    """Show the hooks of an inventory that were not granted in its folder, and ask: once, until they change.
+
+    `--yes` agrees to the launch, and not to commands that were never shown. ConfigError: with it, with `--json` and
+    without a terminal; it names the line that grants exactly these. typer.Abort: the answer was no.
+    """
+    folder = mode.inventory.parent if mode.inventory else Path()
+    digest = hooks_digest(hooks, folder)
+    if not digest or mode.dry_run or mode.forecast or is_granted(digest, folder):
+        return
+    lines = hook_lines(hooks, folder)
+    if mode.confirmed or mode.as_json or not can_ask():
+        raise ConfigError(
+            f"{mode.inventory} has hooks, which run on this computer as you, and you have not agreed to them here",
+            problems=lines,
+            hint=f"orch trust --hooks {digest[:SHOWN_DIGITS]}   # if they are as they should be; then this again",
+        )
+    say(f"{mode.inventory} has hooks, which run on this computer as you:")
+    for line in lines:
+        say(f"  {line}")
+    if not agreed("Let them run, until they change?", yes=False):
+        say("nothing was started; to launch without them: take `hooks:` out of the file")
+        raise typer.Abort
+    grant(digest, folder)
 
 
 def plan_to_use(nodes: Sequence[Node], inventory: Inventory, run_id: str) -> tuple[Plan, bool]:

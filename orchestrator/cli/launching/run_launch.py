@@ -14,7 +14,7 @@ from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError
-from orchestrator.cli.launching.grants import plan_to_continue
+from orchestrator.cli.launching.grants import agree_to_hooks, plan_to_continue
 from orchestrator.cli.launching.measure import run_probe, save_measurement
 from orchestrator.cli.launching.missing_modules import possible_modules
 from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
@@ -59,6 +59,7 @@ def run_launch(
     `earlier`: the result of `earlier_plan`; `again`: the plan of another run, whose settings a new run repeats.
     """
     _refuse_a_forecast(options, mode)
+    agree_to_hooks(inventory.hooks, mode)
     try:
         return _launch(inventory, options, mode, earlier, again)
     except NotReadyError as error:

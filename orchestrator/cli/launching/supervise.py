@@ -163,7 +163,7 @@ def leave_to_supervisor(plan: Plan, mode: OutputMode) -> None:
         log = RunRecord(run).folder / LOG
         inventory = ("-i", str(mode.inventory)) if mode.inventory else ()
         engine = ("--engine", mode.engine) if mode.engine else ()
-        command = [sys.executable, "-m", "orchestrator", "supervise", run, *inventory, *engine]
+        command = [sys.executable, "-P", "-m", "orchestrator", "supervise", run, *inventory, *engine]
         _spawn.get()(command, log, concealed(plan.environment))
         say(f"  supervised in the background; its log: {log}")
     tell_next(run)

@@ -55,7 +55,7 @@ def look_ahead(
     """`data`: what a launch would bring; `folder`: the user's code. UsageError, ConfigError: what the trainer says."""
     own = {name: value for name, value in (environment or {}).items() if name.startswith("TRAINER_")}
     asked = {"words": list(command), "data": str(data.absolute()) if data else None, "environment": own, "prog": prog}
-    argv = (sys.executable, "-I", "-S", "-c", _START, str(PACKAGES), str(folder or Path()))
+    argv = (sys.executable, "-I", "-S", "-c", _START, str(PACKAGES), str((folder or Path()).absolute()))
     ran = controller.run(argv, stdin=json.dumps(asked).encode(), timeout_s=60)
     try:
         answer = json.loads(ran.stdout)

@@ -1,16 +1,20 @@
 """Commands of the user that run on this computer when something happens to a run: it ended, failed, or lost a node.
 
-Values of the run go through the environment, as printable text of a bounded length: nothing that a node says becomes a
-part of a command line.
+They run only as they were granted: the text of an inventory's hooks and the files that they name, by one digest, for
+the folder of that inventory (ADR 63). Values of the run go through the environment, as printable text of a bounded
+length: nothing that a node says becomes a part of a command line.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +22,12 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from platformdirs import user_state_path
+
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.nodes.state_files import open_private
+from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import HookCommand, HookSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunLine
@@ -36,6 +43,10 @@ OUTPUT_BYTES = 16_384
 """The end of a command's output that is kept."""
 LOG = "hooks.log"
 """File with the output of the commands, in the folder of the run."""
+SHOWN_DIGITS = 16
+"""Digits of a digest in a line to paste: too many for other hooks of the same ones to be found."""
+_NO_PATH = re.compile(r"[\s;|&()<>`'\"$={}]+")
+_WRITTEN = re.compile(r">\s*([^\s;|&()<>`'\"$={}]+)")
 NODE_LOST = "node_lost-"
 """Beginning of the mark of a node that is away."""
 
@@ -54,7 +65,86 @@ class HookResult:
     @property
     def text(self) -> str:
         """The command as one types it."""
-        return self.command if isinstance(self.command, str) else shlex.join(self.command)
+        return _typed(self.command)
+
+
+def _typed(command: HookCommand) -> str:
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+def named_files(spec: HookSpec, folder: Path) -> tuple[str, ...]:
+    """Files that a word of a hook names by a path from the inventory's folder, such as `./webhook.sh`; not those that a
+    shell writes for it (`>> runs.txt`)."""
+    names = dict[str, None]()
+    for command in spec.model_dump().values():
+        words = _shell_words(command) if isinstance(command, str) else command or ()
+        names |= {word: None for word in words if not word.startswith("/") and _is_file(folder / word)}
+    return tuple(names)
+
+
+def _shell_words(command: str) -> Iterator[str]:
+    """Everything in the text that may be a path, also within quotation marks: rather too much than too little."""
+    parts = _NO_PATH.split(command)
+    written = _WRITTEN.findall(command)
+    yield from (part for part in parts if part not in written or parts.count(part) > 1)
+    with suppress(ValueError):  # a quotation without an end, which the shell refuses, too
+        yield from (word for word in shlex.split(command) if " " in word)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a word that can be no path
+        return False
+
+
+def hooks_digest(spec: HookSpec, folder: Path) -> str:
+    """SHA-256 of the hooks and of the files that they name; empty where there are no hooks.
+
+    ConfigError: a file cannot be read.
+    """
+    if spec == HookSpec():
+        return ""
+    digest = hashlib.sha256(spec.model_dump_json().encode())
+    for name in named_files(spec, folder):
+        try:
+            with (folder / name).open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"{folder / name}, which a hook runs, cannot be read: {error.strerror}") from None
+        digest.update(json.dumps([name, content]).encode())
+    return digest.hexdigest()
+
+
+def hook_lines(spec: HookSpec, folder: Path) -> tuple[str, ...]:
+    """The hooks as a person is to see them before they are granted."""
+    commands = {name: command for name, command in spec.model_dump().items() if command is not None}
+    files = (f"and the file {folder / name}" for name in named_files(spec, folder))
+    return (*(f"{name}: {_typed(command)}" for name, command in commands.items()), *files)
+
+
+def is_granted(digest: str, folder: Path) -> bool:
+    """Return whether the user has granted hooks of this digest for an inventory in this folder."""
+    try:
+        lines = _granted().read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return False
+    return _grant_line(digest, folder) in lines
+
+
+def grant(digest: str, folder: Path) -> None:
+    """Let these hooks run for an inventory in this folder."""
+    if not is_granted(digest, folder):
+        with open_private(_granted()) as file:
+            file.write(f"{_grant_line(digest, folder)}\n".encode())
+
+
+def _granted() -> Path:
+    return user_state_path("orch") / "granted-hooks"
+
+
+def _grant_line(digest: str, folder: Path) -> str:
+    return json.dumps([digest, str(folder.resolve())])
 
 
 def run_hook(
@@ -160,7 +250,9 @@ class Hooks:
 
     def _work(self, name: str, command: HookCommand, variables: Mapping[str, object]) -> Callable[[], HookResult]:
         def work() -> HookResult:
-            result = run_hook(name, command, variables, self.folder, timeout_s=self.timeout_s)
+            result = self._not_granted(name, command) or run_hook(
+                name, command, variables, self.folder, timeout_s=self.timeout_s
+            )
             with suppress(OSError), open_private(self.record.folder / LOG) as log:
                 at = datetime.now().astimezone().isoformat(timespec="seconds")
                 head = f"{at} {name}: {result.text}: {result.problem or 'done'}\n"
@@ -168,6 +260,18 @@ class Hooks:
             return result
 
         return work
+
+    def _not_granted(self, name: str, command: HookCommand) -> HookResult | None:
+        """A result without a run: the hooks or their files are not as they were granted at the launch."""
+        try:
+            digest = hooks_digest(self.spec, self.folder)
+        except ConfigError as error:
+            return HookResult(name=name, command=command, problem=f"it was not run: {error.message}")
+        if is_granted(digest, self.folder):
+            return None
+        line = f"orch trust --hooks {digest[:SHOWN_DIGITS]}"
+        problem = f"it was not run: you have not agreed to the hooks as they are now; for the next time: {line}"
+        return HookResult(name=name, command=command, problem=problem)
 
     def _claim(self, mark: str) -> bool:
         """Note the event before its command starts: one that is cut off is not repeated."""

@@ -15,7 +15,7 @@ from typing import Any
 from contract.hostlist import MAX_NAMES
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_host import REACH, node_of
-from orchestrator.specs.inventory_files.ansible_vars import VAULT, VariablesBeside, require_decrypted
+from orchestrator.specs.inventory_files.ansible_vars import VariablesBeside, by_the_program, require_static
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, require_single_keys, shown
 
@@ -41,14 +41,14 @@ def is_ansible(text: str, *, filename: str) -> bool:
         return False
     top = _as_mapping(text, filename)
     if top is None:
-        return text.startswith(VAULT) or INI.search(text) is not None
+        return INI.search(text) is not None
     groups = [one for one in top.values() if isinstance(one, dict) and one.keys() & _GROUP_KEYS]
     return _META in top or isinstance(top.get("plugin"), str) or bool(groups)
 
 
 def read_ansible(text: str, *, filename: str, beside: VariablesBeside | None = None) -> ImportedInventory:
     """Every host of an inventory in YAML, JSON or INI. `beside`: variables from files beside it."""
-    require_decrypted(text, filename=filename)
+    require_static(text, filename=filename)
     if _as_mapping(text, filename) is None and INI.search(text):
         return from_ansible_ini(text, filename=filename, beside=beside)
     return from_ansible(text, filename=filename, beside=beside)
@@ -74,7 +74,7 @@ def from_ansible(text: str | bytes, *, filename: str, beside: VariablesBeside | 
     if isinstance(top.get("plugin"), str):
         raise ConfigError(
             f"{filename} configures Ansible's plugin {shown(top['plugin'])} and names no machines itself",
-            hint=f"ansible-inventory -i {shlex.quote(filename)} --list | orch inventory import -",
+            hint=by_the_program(filename),
         )
     _refuse_lists(top, filename)
     reading = _Reading(beside)

@@ -1,4 +1,4 @@
-"""`group_vars` and `host_vars` beside an Ansible inventory, where the program `ansible-inventory` is not there."""
+"""`group_vars` and `host_vars` beside an Ansible inventory; files that are none as they are: encrypted, or a script."""
 
 from __future__ import annotations
 
@@ -17,12 +17,23 @@ _SUFFIXES = (".yml", ".yaml", ".json")
 _FILES = 1024
 
 
-def require_decrypted(text: str, *, filename: str) -> None:
-    """ConfigError for a file that is encrypted as a whole."""
+def by_the_program(filename: str) -> str:
+    """The line to paste where only Ansible can read an inventory: orch never starts its programs itself, as they run
+    what the folder names (scripts, plugins of its ansible.cfg)."""
+    return f"ansible-inventory -i {shlex.quote(filename)} --list | orch inventory import - --output inventory.yaml"
+
+
+def require_static(text: str, *, filename: str) -> None:
+    """ConfigError for a file that is encrypted as a whole, or a script."""
     if text.startswith(VAULT):
         raise ConfigError(
             f"{filename} is encrypted by ansible-vault",
             hint=f"ansible-vault view {shlex.quote(filename)} | orch inventory import - --output inventory.yaml",
+        )
+    if text.startswith("#!"):
+        raise ConfigError(
+            f"{filename} is a script (it begins with #!), and orch runs nothing of a folder that it reads",
+            hint=f"if you trust it: {by_the_program(filename)}",
         )
 
 
@@ -42,7 +53,7 @@ def variables_beside(file: Path) -> VariablesBeside:
         for name, path in _files(file.parent / folder):
             text = read_file(path).decode("utf-8-sig", errors="replace")
             if text.startswith(VAULT):
-                found.notes.append(f"{path} is encrypted by ansible-vault; ansible-core, installed here, reads it")
+                found.notes.append(f"{path} is encrypted by ansible-vault, not read: {by_the_program(str(file))}")
             elif text.strip(" \n-"):
                 read = plain(read_yaml(text, filename=str(path), tags=True))
                 values.setdefault(name, {}).update(read if isinstance(read, dict) else {})

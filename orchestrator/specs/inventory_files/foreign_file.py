@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.inventory_files.ansible_vars import require_decrypted
+from orchestrator.specs.inventory_files.ansible_vars import require_static
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode
 from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
 
@@ -38,7 +38,7 @@ _POOL = {"hosts", "user", "identity_file", "password"}
 def from_foreign_file(text: str, *, filename: str) -> ImportedInventory | None:
     """Machines of a file of SkyPilot, dstack or Ray; None where it is none of these. ConfigError names the program of
     a file that is not converted."""
-    require_decrypted(text, filename=filename)
+    require_static(text, filename=filename)
     top = _top(text, filename)
     if not isinstance(top, dict):
         name = next((name for pattern, name in _NAMED if pattern.search(text)), "") or _json(text, top)

@@ -121,7 +121,7 @@ def perform_here(inventory: Path | None) -> Perform:
 
     def perform(words: Sequence[str], hear: Callable[[str], object]) -> tuple[int, str]:
         given = ("-i", str(inventory)) if inventory else ()
-        argv = (sys.executable, "-m", "orchestrator", *words, *given)
+        argv = (sys.executable, "-P", "-m", "orchestrator", *words, *given)
         with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, encoding="utf-8", errors="replace", start_new_session=True,

@@ -55,7 +55,8 @@ class WebAddress:
     def url(self, port: int, token: str) -> str:
         """Address to open, with the token."""
         wanted = sorted(name for name in self.names if not name.startswith("*."))
-        name = "127.0.0.1" if self.is_loopback else self.host if self.host in self.names else next(iter(wanted), "")
+        named = self.host in self.names
+        name = self.host if named else "127.0.0.1" if self.is_loopback else next(iter(wanted), "")
         return f"{self.scheme}://{name or socket.gethostname()}:{port}/?token={token}"
 
 
@@ -82,12 +83,13 @@ def web_address(bind: str, port: int, cert: Path | None, key: Path | None) -> We
     return WebAddress(host=str(address), port=port, names=own | reached | _names_in(files), tls=files)
 
 
-def tunnel_line(port: int, environ: dict[str, str] | None = None) -> str:
-    """Line that brings the port of this computer to another one, on which the page is then at 127.0.0.1."""
+def tunnel_line(port: int, environ: dict[str, str] | None = None, *, at: str = "127.0.0.1") -> str:
+    """Line that brings the port of this computer to another one, on which the page is then at the same address."""
     words = (os.environ if environ is None else environ).get("SSH_CONNECTION", "").split()
     host = words[2] if len(words) == 4 else socket.gethostname()
     number = port or TUNNEL_PORT
-    return f"ssh -N -L {number}:127.0.0.1:{number} {getpass.getuser()}@{host}"
+    begin = "" if at == "127.0.0.1" else f"{at}:"
+    return f"ssh -N -L {begin}{number}:{at}:{number} {getpass.getuser()}@{host}"
 
 
 def listening_socket(address: WebAddress) -> socket.socket:

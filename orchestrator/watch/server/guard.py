@@ -94,7 +94,7 @@ class RequestGuard:
 
     def _first_visit(self, scope: Scope) -> Response | None:
         """The same page without the token in its address, and the cookie that replaces it."""
-        if scope["path"] != "/" or not scope["query_string"]:
+        if scope["path"] != "/" or b"token=" not in scope["query_string"]:
             return None
         answer = HTMLResponse(AGAIN) if _is_link(scope) else RedirectResponse("/", status_code=303)
         if self._has_token(scope):

@@ -1,4 +1,4 @@
-"""The server of the page: its parts put together, and the loop that ends with Ctrl-C."""
+"""The servers of the page and of TensorBoard: their parts put together, and the loop that ends with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.specs.inventory import NodeSpec
@@ -18,7 +20,9 @@ from orchestrator.watch.live import LiveState
 from orchestrator.watch.server.actions import PageActions, perform_here
 from orchestrator.watch.server.address import WebAddress
 from orchestrator.watch.server.app import WebParts, web_app
+from orchestrator.watch.server.board import BoardProxy
 from orchestrator.watch.server.fleet import WatchedFleet
+from orchestrator.watch.server.guard import RequestGuard
 from orchestrator.watch.server.live import LiveStream
 from orchestrator.watch.server.runs import RunCurves, RunList
 from orchestrator.watch.terminal.feed import LiveFeed
@@ -62,20 +66,28 @@ def serve(parts: WebParts, address: WebAddress, token: str, listening: socket.so
 
 
 def page_server(parts: WebParts, address: WebAddress, token: str) -> uvicorn.Server:
-    """The server, which is not running yet."""
+    """The server of the dashboard, which is not running yet."""
+    return _PageServer(_config(web_app(parts, address, token), address, lifespan="on"), parts)
+
+
+def board_server(socket_file: Path, address: WebAddress, token: str) -> uvicorn.Server:
+    """The server in front of a TensorBoard that listens on this file, which is not running yet."""
+    guarded = RequestGuard(BoardProxy(socket_file), address=address, token=token)
+    return uvicorn.Server(_config(guarded, address, lifespan="off"))
+
+
+def _config(app: ASGIApp, address: WebAddress, *, lifespan: Literal["on", "off"]) -> uvicorn.Config:
     errors = logging.getLogger("uvicorn.error")
     errors.propagate = False  # a broken request is no message for the terminal
     errors.addHandler(logging.NullHandler())
-    config = uvicorn.Config(
-        web_app(parts, address, token),
-        http=_PageConnection, ws="none", loop="asyncio", lifespan="on",
+    return uvicorn.Config(
+        app, http=_PageConnection, ws="none", loop="asyncio", lifespan=lifespan,
         log_config=None, access_log=False, server_header=False, proxy_headers=False,
         limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=LONGEST_HEAD,
         timeout_graceful_shutdown=LEAVING_S,
         ssl_certfile=str(address.tls.cert) if address.tls else None,
         ssl_keyfile=str(address.tls.key) if address.tls else None,
     )  # fmt: skip
-    return _PageServer(config, parts)
 
 
 class _PageConnection(H11Protocol):
