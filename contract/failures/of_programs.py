@@ -7,9 +7,11 @@ from contract.failures.signature import configuration, infrastructure, user
 DATA_READ_ONLY = user("data.read_only")
 """Found by the agent, which sees where the path leads that a rank could not write to."""
 DATA_NOT_BROUGHT = configuration("data.not_brought")
+"""Found by the controller, which has the file that a rank did not find."""
 NOT_BUILT = configuration("start.not_built")
 """Found by the controller, which has a requirements.txt beside the script that did not find a module."""
-"""Found by the controller, which has the file that a rank did not find."""
+NOT_ON_PATH = configuration("start.not_on_path")
+"""Found by the controller, whose copied folder has the module in another place than Python looks at."""
 CHECKPOINT = (
     configuration("checkpoint.none_sound", r"no sound checkpoint is left"),
     configuration("checkpoint.of_another_run", r"does not fit this run:"),
@@ -132,6 +134,7 @@ START = (
         r"No module named (?P<module>[\w.]{1,200})$",
     ),
     NOT_BUILT,
+    NOT_ON_PATH,
     configuration("start.import", r"ImportError: (?P<what>.{1,300})"),
     infrastructure("start.files_differ", r"^different files: (?P<path>.{1,300}) is not the same on all nodes"),
     user("start.syntax", r"(?P<problem>(?:Syntax|Indentation|Tab)Error: .{1,300})"),
@@ -143,6 +146,12 @@ START = (
     ),
 )
 
+TERMINAL = user(
+    "code.terminal",
+    r"\b(?:popen|check_output|run|getoutput)\(.{0,20}(?:stty|tput) ",
+    r"\[Errno 25\] Inappropriate ioctl for device|termios\.error: \(25, ",
+)
+"""Also searched in the line of code at which an exception was raised: an empty answer has a message of any kind."""
 CODE_EXCEPTION = user("code.exception")
 """An exception that no other signature knows."""
 CODE_EXIT = user("code.exit")
@@ -161,6 +170,7 @@ GENERAL = (
         r"(?<![\w.])(?:trainer\.errors\.)?(?:Configuration|Usage)Error: (?P<problem>.{1,1000})",
         r"^(?:trainer\.errors\.)?OptionError: (?P<problem>.{1,1000})",
     ),
+    TERMINAL,
     CODE_EXCEPTION,
     TOLD_TO_STOP,
     infrastructure(
