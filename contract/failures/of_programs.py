@@ -64,6 +64,11 @@ TRAINING = (
         r"appears not to match (?:sizes|strides) of the same param in process",
         r"DDP expects same model across all ranks",
     ),
+    user(
+        "ddp.launcher",
+        r"ValueError: .{0,90}(?P<missing>(?:rank|world size) parameter missing|environment variable \w{1,20} expected)",
+        r"KeyError: '(?P<missing>(?:SLURM|OMPI_COMM|PMI|MV2_COMM)_\w{1,40})'",
+    ),
     user("ddp.no_group", r"Default process group has not been initialized"),
     user("code.dataloader_spawn", r"An attempt has been made to start a new process before"),
     user(
@@ -151,7 +156,12 @@ TERMINAL = user(
     r"\b(?:popen|check_output|run|getoutput)\(.{0,20}(?:stty|tput) ",
     r"\[Errno 25\] Inappropriate ioctl for device|termios\.error: \(25, ",
 )
-"""Also searched in the line of code at which an exception was raised: an empty answer has a message of any kind."""
+VERSION_CHECK = configuration(
+    "start.version_check",
+    r"^assert (?P<package>\w{1,60})\.__version__ ?== ?['\"](?P<version>[\w.+-]{1,40})['\"]",
+)
+OF_CODE = (TERMINAL, VERSION_CHECK)
+"""Searched in the line of code at which an exception was raised, too, where its message says nothing."""
 CODE_EXCEPTION = user("code.exception")
 """An exception that no other signature knows."""
 CODE_EXIT = user("code.exit")
@@ -171,6 +181,7 @@ GENERAL = (
         r"^(?:trainer\.errors\.)?OptionError: (?P<problem>.{1,1000})",
     ),
     TERMINAL,
+    VERSION_CHECK,
     CODE_EXCEPTION,
     TOLD_TO_STOP,
     infrastructure(
