@@ -80,6 +80,8 @@ class LivenessHistory:
     """Ranks that have ended well."""
     independent: bool = False
     """Whether each rank is meant to train its own model."""
+    is_over: bool = False
+    """Whether the run has ended: then one optimizer step counts, where no process group ever was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +339,8 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
     sent = max(one.sent_bytes or 0 for one in trained)
     group = any(one.in_group or one.groups for one in part)
     numbers = tuple(one.rank for one in part)
-    if not collectives and steps >= (MANY_STEPS if group else ENOUGH_STEPS) and sent < BYTES_A_STEP * steps:
+    needed = MANY_STEPS if group else 1 if history.is_over else ENOUGH_STEPS
+    if not collectives and steps >= needed and sent < BYTES_A_STEP * steps:
         because = "no collective" if group else "no process group"
         text = f"each rank trains its own model: {steps:,} optimizer steps, nothing exchanged ({because})"
         return LivenessDecision(rule="apart", is_fault=True, text=text, ranks=numbers, fix=INDEPENDENT_FIX)

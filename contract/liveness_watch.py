@@ -24,13 +24,13 @@ LivenessReport = LivenessDecision | ProgressAgain
 
 @dataclass(frozen=True, kw_only=True)
 class _Base:
-    """Counts of a rank at its fifth optimizer step."""
+    """Counts of a rank at its fifth optimizer step; by default at its start."""
 
     process: int
-    steps: int
-    collectives: int
-    sent_bytes: int | None
-    at: float
+    steps: int = 0
+    collectives: int = 0
+    sent_bytes: int | None = 0
+    at: float = 0.0
 
 
 class LivenessWatch:
@@ -70,8 +70,10 @@ class LivenessWatch:
     def summary(self, seconds: float) -> str:
         """Sentence about a run that has ended well; empty where there is nothing to be said."""
         signs = tuple(self._newest.values())
-        trained = self._trained(signs, math.inf)  # there is nothing left to wait for
-        for one in decide(signs, replace(self.history, still_s=0.0, trained=trained), self.limits):
+        # Nothing is left to wait for, and of few steps each counts.
+        of_all = {one.rank: _since(_Base(process=one.process), one, math.inf) for one in signs if one.optimizer_steps}
+        trained = of_all | {rank: one for rank, one in self._trained(signs, math.inf).items() if one.steps}
+        for one in decide(signs, replace(self.history, still_s=0.0, trained=trained, is_over=True), self.limits):
             if one.rule in EXCHANGE_RULES:
                 return f"{one.message} → {one.fix}"
         world = max((one.world for one in signs), default=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contract.failures import of_downloads, of_machines, of_networks, of_programs
-from contract.failures.of_programs import CODE_EXCEPTION, CODE_EXIT, NODE_LOST, TOLD_TO_STOP
+from contract.failures.of_programs import CODE_EXCEPTION, CODE_EXIT, NODE_LOST, OF_CODE, TOLD_TO_STOP
 from contract.failures.owners import FINAL, Outcome, Owner
 from contract.failures.signature import Signature
 from contract.failures.torchrun import without_summary
@@ -143,6 +143,8 @@ def _in_exception(
         more = SIGNATURES[: SIGNATURES.index(found.signature)]
         nearer = [one for one in more if one.area in found.signature.nearer]
         return _search(tail, nearer, frame) or found
+    if exception and (found is None or said == ("AssertionError",)):
+        found = _search((exception.source,), OF_CODE, frame) or found
     if found is None and said and (exception or (failed.exit_code or 0) >= 0):
         return Classified(signature=CODE_EXCEPTION, evidence=_once(said), frame=frame)
     return found

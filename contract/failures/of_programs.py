@@ -7,9 +7,11 @@ from contract.failures.signature import configuration, infrastructure, user
 DATA_READ_ONLY = user("data.read_only")
 """Found by the agent, which sees where the path leads that a rank could not write to."""
 DATA_NOT_BROUGHT = configuration("data.not_brought")
+"""Found by the controller, which has the file that a rank did not find."""
 NOT_BUILT = configuration("start.not_built")
 """Found by the controller, which has a requirements.txt beside the script that did not find a module."""
-"""Found by the controller, which has the file that a rank did not find."""
+NOT_ON_PATH = configuration("start.not_on_path")
+"""Found by the controller, whose copied folder has the module in another place than Python looks at."""
 CHECKPOINT = (
     configuration("checkpoint.none_sound", r"no sound checkpoint is left"),
     configuration("checkpoint.of_another_run", r"does not fit this run:"),
@@ -61,6 +63,11 @@ TRAINING = (
         "ddp.models_differ",
         r"appears not to match (?:sizes|strides) of the same param in process",
         r"DDP expects same model across all ranks",
+    ),
+    user(
+        "ddp.launcher",
+        r"ValueError: .{0,90}(?P<missing>(?:rank|world size) parameter missing|environment variable \w{1,20} expected)",
+        r"KeyError: '(?P<missing>(?:SLURM|OMPI_COMM|PMI|MV2_COMM)_\w{1,40})'",
     ),
     user("ddp.no_group", r"Default process group has not been initialized"),
     user("code.dataloader_spawn", r"An attempt has been made to start a new process before"),
@@ -132,6 +139,7 @@ START = (
         r"No module named (?P<module>[\w.]{1,200})$",
     ),
     NOT_BUILT,
+    NOT_ON_PATH,
     configuration("start.import", r"ImportError: (?P<what>.{1,300})"),
     infrastructure("start.files_differ", r"^different files: (?P<path>.{1,300}) is not the same on all nodes"),
     user("start.syntax", r"(?P<problem>(?:Syntax|Indentation|Tab)Error: .{1,300})"),
@@ -143,6 +151,17 @@ START = (
     ),
 )
 
+TERMINAL = user(
+    "code.terminal",
+    r"\b(?:popen|check_output|run|getoutput)\(.{0,20}(?:stty|tput) ",
+    r"\[Errno 25\] Inappropriate ioctl for device|termios\.error: \(25, ",
+)
+VERSION_CHECK = configuration(
+    "start.version_check",
+    r"^assert (?P<package>\w{1,60})\.__version__ ?== ?['\"](?P<version>[\w.+-]{1,40})['\"]",
+)
+OF_CODE = (TERMINAL, VERSION_CHECK)
+"""Searched in the line of code at which an exception was raised, too, where its message says nothing."""
 CODE_EXCEPTION = user("code.exception")
 """An exception that no other signature knows."""
 CODE_EXIT = user("code.exit")
@@ -161,6 +180,8 @@ GENERAL = (
         r"(?<![\w.])(?:trainer\.errors\.)?(?:Configuration|Usage)Error: (?P<problem>.{1,1000})",
         r"^(?:trainer\.errors\.)?OptionError: (?P<problem>.{1,1000})",
     ),
+    TERMINAL,
+    VERSION_CHECK,
     CODE_EXCEPTION,
     TOLD_TO_STOP,
     infrastructure(

@@ -32,6 +32,8 @@ class UncaughtException:
     """Messages of the exceptions that it was raised from, or while they were handled; the first one first."""
     frame: str = ""
     """`FILE:LINE in FUNCTION`, the innermost outside of installed libraries."""
+    source: str = ""
+    """The code at that place; empty where the traceback shows none."""
 
 
 def begins(line: str) -> bool:
@@ -60,10 +62,12 @@ def uncaught_exception(lines: Sequence[str]) -> UncaughtException | None:
         first -= 1
     ends = [*starts[first + 1 :], min((number for number in asides if number > starts[-1]), default=len(lines))]
     blocks = [lines[start:end] for start, end in zip(starts[first:], ends, strict=True)]
+    frame, source = _frame(blocks[-1])
     return UncaughtException(
         message=_message(blocks[-1]),
         earlier=tuple(line for block in blocks[:-1] for line in _message(block)),
-        frame=_frame(blocks[-1]),
+        frame=frame,
+        source=source,
     )
 
 
@@ -72,7 +76,7 @@ def _unreadable_script(lines: Sequence[str]) -> UncaughtException | None:
     if at is None:
         return None
     block = ["", *lines[at:]]
-    return UncaughtException(message=_message(block), frame=_frame(block))
+    return UncaughtException(message=_message(block), frame=_frame(block)[0])
 
 
 def _message(block: Sequence[str]) -> tuple[str, ...]:
@@ -93,10 +97,12 @@ def _ends_message(line: str) -> bool:
     return chained(line) or bool(_ASIDE.match(line)) or is_torch_log(line) or line.startswith(EVENT_MARK)
 
 
-def _frame(block: Sequence[str]) -> str:
-    """The innermost place outside of installed libraries, otherwise the innermost of all."""
-    frames = [found for line in block if (found := _FRAME.match(line))]
+def _frame(block: Sequence[str]) -> tuple[str, str]:
+    """The innermost place outside of installed libraries, otherwise the innermost of all; and its code."""
+    frames = [(number, found) for number, line in enumerate(block) if (found := _FRAME.match(line))]
     if not frames:
-        return ""
-    at = next((frame for frame in reversed(frames) if not LIBRARY.search(frame["file"])), frames[-1])
-    return f"{at['file']}:{at['line']}" + (f" in {at['function']}" if at["function"] else "")
+        return "", ""
+    number, at = next(((n, frame) for n, frame in reversed(frames) if not LIBRARY.search(frame["file"])), frames[-1])
+    below = "".join(block[number + 1 : number + 2])
+    place = f"{at['file']}:{at['line']}" + (f" in {at['function']}" if at["function"] else "")
+    return place, below.strip() if below.startswith("    ") else ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from contract.failures.classify import Classified
-from contract.failures.of_programs import DATA_NOT_BROUGHT, NOT_BUILT
+from contract.failures.of_programs import DATA_NOT_BROUGHT, NOT_BUILT, NOT_ON_PATH
 from contract.run_folder import CODE_FOLDER
 from orchestrator.specs.data import DataFolder, name_of
 from orchestrator.specs.plan import Plan, launch_words
@@ -38,8 +38,19 @@ class OwnFiles:
         if not plan or not plan.own_code or not plan.code_origin:
             return found
         if "module" in found.values:
-            return self._built(found, plan.code_origin)
+            return self._on_path(found, plan) or self._built(found, plan.code_origin)
         return self._brought(found, plan) if found.id == "storage.not_found" else found
+
+    def _on_path(self, found: Classified, plan: Plan) -> Classified | None:
+        """A module of the folder itself, where a script of another folder does not look; `src` is a usual place."""
+        module, words = found.values["module"], launch_words(plan)
+        before = words.index("--")
+        for place in (".", "src"):
+            files = (f"{plan.code_origin}/{place}/{name}" for name in (module, f"{module}.py"))
+            if any(self.is_folder(file) is not None for file in files):
+                line = shlex.join((*words[:before], "--env", f"PYTHONPATH={place}", *words[before:]))
+                return replace(found, signature=NOT_ON_PATH, commands={"launch": line})
+        return None
 
     def _built(self, found: Classified, folder: str) -> Classified:
         """A module of no file in the folder, which has a list of packages."""

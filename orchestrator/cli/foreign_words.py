@@ -19,7 +19,7 @@ from orchestrator.specs.errors import UsageError
 
 _READ_AS_OTHERS = {"-it": "exec shell launch", "-ti": "exec shell launch", "-np": "launch", "-v": "launch"}
 """Options that would be read as others, `-it` as an inventory named t: they are looked for before a line is parsed."""
-_KINDS = ("show", "pod", "pods", "job", "jobs", "container", "deployment", "restart", "undo")
+_KINDS = ("show", "node", "nodes", "pod", "pods", "job", "jobs", "container", "deployment", "restart", "undo")
 """Words before the name of a run in lines of other tools; also `deployment/NAME`."""
 _NAMED = re.compile(rf"^(?:{'|'.join(_KINDS)})s?/")
 _PREFIXES = ("docker", "docker-compose", "podman", "kubectl", "compose", "container", "system", "git")
@@ -28,6 +28,8 @@ _IMAGE = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*:[\w.-]+")
 _REPOSITORY = re.compile(r"[a-z0-9][\w.-]*(/[\w.-]+)*")
 _IMAGE_FIRST = ("run", "create")
 """Words of Docker after which the image stands before the program."""
+_INTERACTIVE = ("bash", "sh", "zsh")
+"""Shells, which at the end of a line that starts a container or a job are for a person."""
 _SCRIPT = "-- python train.py"
 
 
@@ -78,8 +80,15 @@ def answer_to(typed: Sequence[str], place: int, commands: Collection[str], optio
         return UsageError(f"orch has no command {typed[place - 1]}", hint=line)
     word, after = typed[place], list(typed[place + 1 :])
     named = word
-    if word == "get":
-        word = "nodes" if after[:1] in (["node"], ["nodes"]) else "ls"
+    about = next((one for one in after if one != "show"), "")
+    if word in ("get", "describe", "scontrol") and about in ("node", "nodes"):
+        word = "nodes"
+    elif word == "get":
+        word = "ls"
+    elif word == "create" and about in ("secret", "configmap"):
+        word = "secret"
+    elif word in ("run", "srun", "salloc") and after and after[-1].rpartition("/")[2] in _INTERACTIVE:
+        word, after = "ssh", []
     if word in commands and after:
         word, after, named = f"{word}-{after[0]}", after[1:], f"{word} {after[0]}"
     rows = [(purpose, line) for words, purpose, line in _rows(COMMANDS) if word in words.split()]
@@ -107,7 +116,7 @@ def _filled(line: str, after: Sequence[str], options: Options, *, image_first: b
         "rest": shlex.join(given[1:]) or "COMMAND",
     }
     filled = re.sub(r"!(\S+)", r"'!\1'", rest).format(**fields)
-    own_options = shlex.join(typed.options) if command == "launch" else ""
+    own_options = shlex.join(_with_own_folder(typed.options)) if command == "launch" else ""
     return " ".join(" ".join(("orch", command, own_options, filled)).split())
 
 
@@ -125,6 +134,18 @@ def _program(typed: _Typed, *, image_first: bool) -> str:
     program = [word for word in typed.words[place:] if word != "--" or "--" not in typed.words[:place]]
     interpreter = {".py": ["python"], ".sh": ["bash"]}.get(program[0][-3:], [])
     return option + shlex.join(["--", *interpreter, *program])
+
+
+def _with_own_folder(options: Sequence[str]) -> list[str]:
+    """Options of a launch: a folder that was to be mounted and worked in is that of the code."""
+    found = list(options)
+    at = found.index("--workdir") if "--workdir" in found else len(found)
+    for place, name in enumerate(found[:-1]):
+        source, _, target = found[place + 1].partition(":")
+        if name == "--mount" and found[at + 1 : at + 2] == [target.partition(":")[0]]:
+            rest = [word for number, word in enumerate(found) if number not in (place, place + 1, at, at + 1)]
+            return [*rest, "--workdir", source]
+    return found
 
 
 def _copy(words: Sequence[str]) -> str:
@@ -199,6 +220,7 @@ def _translated(
             continue
         name, equals, value = word.partition("=")
         others = name in _READ_AS_OTHERS and _is_foreign(name, words[place - 1 :])
+        others = others or (name == "-n" and command == "launch" and "-N" in words)  # Slurm's number of ranks
         row = _row(command, name) if others or name not in own else None
         valued = row.valued if row else own.get(name, False)
         if valued and not equals and place < len(words):

@@ -66,6 +66,8 @@ class Placement:
     master_port: int
     supervisor_port: int
     backend: str
+    has_cpu_ranks: bool
+    """Whether a rank of the run, on whichever node, trains on a CPU."""
 
 
 def plan_node(
@@ -178,7 +180,8 @@ def _environment(
     request: LaunchRequest, identity: RunIdentity, place: Placement, *, node: str, cpus: float
 ) -> dict[str, str]:
     # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
-    ours = {environment.RESUME: ""} if is_own_script(request.command) else {"PYTHONSAFEPATH": "1"}
+    is_own = is_own_script(request.command)
+    ours = {environment.RESUME: "", **_of_libraries(place)} if is_own else {"PYTHONSAFEPATH": "1"}
     script = script_environment(_torchrun_place(identity, place)) if is_shell_script(request.command) else {}
     interface = (
         {"GLOO_SOCKET_IFNAME": place.interface, "NCCL_SOCKET_IFNAME": place.interface} if place.interface else {}
@@ -195,7 +198,7 @@ def _environment(
         "OMP_NUM_THREADS": str(max(1, int(cpus) // place.nproc_per_node)),
         environment.SHUTDOWN_TIMEOUT_S: str(SHUTDOWN_TIMEOUT_S),
         **interface,
-        **dict(_data_variables(request.data, node, own_script=is_own_script(request.command))),
+        **dict(_data_variables(request.data, node, own_script=is_own)),
         **ours,
         **script,
         # on the node's disk and for all its runs: a model of the hub in /tmp would count against the memory's limit
@@ -216,6 +219,17 @@ def _environment(
         **secret_environment(request.secrets),
         **request.environment,
     }
+
+
+def _of_libraries(place: Placement) -> dict[str, str]:
+    """Variables without which libraries ignore torchrun's: each rank would train a model of its own.
+
+    accelerate, and the Trainer of transformers with it, form no process group on CPUs; Lightning takes itself for one
+    node, unless its Trainer gets other arguments.
+    """
+    nodes, ranks = str(len(place.names)), str(place.nproc_per_node)
+    on_cpu = {"ACCELERATE_USE_CPU": "true"} if place.has_cpu_ranks else {}
+    return {**on_cpu, "PL_TRAINER_NUM_NODES": nodes, "PL_TRAINER_DEVICES": ranks}
 
 
 def _data_mounts(data: Sequence[DataFolder], folder: str, node: str) -> Iterator[Mount]:

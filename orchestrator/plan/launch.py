@@ -91,6 +91,7 @@ def _node_plans(
             master_port=ports[0],
             supervisor_port=ports[1],
             backend=backend,
+            has_cpu_ranks="cpu" in devices,
         )
         parts.append(plan_node(request, identity, node, own, place))
     return tuple(parts)

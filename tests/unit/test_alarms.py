@@ -58,7 +58,7 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("long_steps", "one.cpu is None or one.cpu >= ALL_IDLE or", ""),
     ("serves", "if any(one.listens for one in part) and not history.trained:", "if False:"),
     ("evaluation_grows", "max(limits.note_s, 3 * history.longest_pause_s)", "limits.note_s"),
-    ("sweep", "    if not collectives and steps >= (", "    if False and steps >= ("),
+    ("sweep", "    if not collectives and steps >= needed", "    if False and steps >= needed"),
     ("sweep-independent", "None if history.independent else", ""),
     ("other_library", "or any(one.libraries for one in part):", ":"),
     ("metrics_only", "if not 0 < largest <= SCALARS or", "if True or"),

@@ -110,6 +110,43 @@ ANSWERS = {
     "lab stop": ("to end the lab: orch lab down",),
     "checkpoints list": ("to list the checkpoints: orch checkpoints ls",),
     "help kill": ("to end the run: orch stop",),
+    # a folder that is mounted and worked in, an image without a tag, a shell for a person, nodes by name
+    "docker run --rm -v /h/x:/w -w /w pytorch/pytorch python train.py": (
+        "to start a run: orch launch --workdir /h/x --image pytorch/pytorch -- python train.py",
+    ),
+    "docker run -it --gpus all pytorch/pytorch bash": ("to log in to a node: orch shell NODE",),
+    "srun --pty bash": ("to log in to a node: orch shell NODE",),
+    "kubectl describe node alpha": ("to list the machines: orch inventory list",),
+    "scontrol show node alpha": ("to list the machines: orch inventory list",),
+    "taint nodes alpha key=value": ("to leave a node out of a launch: orch launch -n '!alpha' -- python train.py",),
+    "uncordon alpha": ("to use a node again: orch launch -n alpha -- python train.py",),
+    "launch -N 2 -n 4 python train.py": ("orch launch --nodes 2 -- python train.py",),
+    "launch --dependency afterok:12 -- python train.py": ("orch launch -- python train.py",),
+    "salloc -N 2": ("to start a run: orch launch --nodes 2 -- python train.py",),
+    "sattach mine": ("to follow the output of a run: orch logs mine -f",),
+    "sprio": ("to list the runs: orch runs",),
+    "tag mine mine:2": ("to name a run when it starts: orch launch --name mine -- python train.py",),
+    "volume ls": (
+        "to list the data that runs have read: orch data ls",
+        "to bring data to the nodes: orch launch --data DIR -- python train.py",
+    ),
+    "network ls": ("to find what keeps nodes from each other: orch doctor",),
+    "events": ("for the cause of a failure, or what a run waits for: orch why",),
+    "expose mine": ("to see nodes and runs in a browser: orch dashboard",),
+    "kubectl create secret WANDB_API_KEY": (
+        "to set a variable for a run: orch launch --env KEY=VALUE -- python train.py",
+        "to give a run a password or a token: orch launch --secret NAME -- python train.py",
+    ),
+    "ansible-inventory --list": ("to list the machines: orch inventory list",),
+    "ansible-galaxy install foo": ("to add packages to the image: orch build --requirements requirements.txt",),
+    "pause mine": (
+        "to end a run after a checkpoint, and resume it later: orch stop mine", "to resume it: orch resume mine",
+    ),
+    "mount /data": ("to bring data to the nodes: orch launch --data DIR -- python train.py",),
+    "df -h": ("to watch the nodes and their run: orch monitor",),
+    "branch": ("for your code, which every launch copies as it is: orch launch --workdir . -- python train.py",),
+    "tensorboard --logdir out": ("orch tensorboard",),
+    "update": ("to build the image again and copy it to every node: orch build",),
 }  # fmt: skip
 """Lines without `orch`, and the lines that answer them."""
 

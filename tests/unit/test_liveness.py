@@ -353,6 +353,11 @@ def test_models_apart_are_reported_once_and_in_the_last_line() -> None:
     short = LivenessWatch(LivenessLimits(), 0)
     played(short, *moments[:5])
     assert short.summary(41).startswith("! each rank trains its own model: 60 optimizer steps")
+    shortest = LivenessWatch(LivenessLimits(), 0)
+    played(shortest, (1, [alone(rank, optimizer_steps=3) for rank in range(2)]))
+    assert shortest.summary(2).startswith("! each rank trains its own model: 3 optimizer steps")
+    shortest.look([alone(rank, optimizer_steps=3, groups={"0": (1, 1)}) for rank in range(2)], 2)
+    assert shortest.summary(2) == "", "there was a process group, and what a few steps exchange says nothing"
     intended = LivenessWatch(LivenessLimits(), 0, independent=True)
     assert played(intended, *moments) == {}
     assert intended.summary(200) == ""

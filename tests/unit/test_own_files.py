@@ -108,10 +108,11 @@ def test_a_script_that_writes_to_its_data_ends_with_its_cause(
     [
         ("sklearn.svm", ("train.py",), "echo scikit-learn >> requirements.txt && orch build"),
         ("boto3", ("train.py", "requirements.txt"), "orch build --requirements {code}/requirements.txt"),
-        ("mingpt", ("train.py", "requirements.txt", "src/mingpt/__init__.py"), "echo mingpt >>"),
+        ("mingpt", ("projects/adder.py", "requirements.txt", "mingpt/__init__.py"), "{code} --env PYTHONPATH=. --"),
+        ("mingpt", ("train.py", "requirements.txt", "src/mingpt/__init__.py"), "{code} --env PYTHONPATH=src --"),
     ],
 )
-def test_a_package_of_the_folders_own_list_is_built_from_it(
+def test_a_module_that_the_folder_has_or_lists_is_brought_by_the_line_that_is_proposed(
     tmp_path: Path, module: str, files: tuple[str, ...], step: str
 ) -> None:
     for file in files:
@@ -123,4 +124,4 @@ def test_a_package_of_the_folders_own_list_is_built_from_it(
     found = OwnFiles(plan=run_of(tmp_path), is_folder=is_folder).looked_up(found)
     cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
     assert step.format(code=tmp_path) in cause.fix[0]
-    assert f"no Python module {module}" in cause.explanation
+    assert module in cause.explanation

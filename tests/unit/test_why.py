@@ -305,6 +305,7 @@ def test_every_signature_has_its_cause_on_the_page_of_its_area() -> None:
         "data.read_only",
         "data.not_brought",
         "start.not_built",
+        "start.not_on_path",
     }
 
 
@@ -319,6 +320,7 @@ def check_placeholders(signature: Signature) -> None:
     looked_up = {
         "data.not_brought": {"path", "launch"},
         "start.not_built": {"module", "package", "build"},
+        "start.not_on_path": {"module", "launch"},
         "start.module": {"package"},
     }.get(signature.id, set())
     assert named <= {"node", "rank", "run", "again", *groups, *looked_up}
