@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from contract.events import (
     CheckpointWritten,
+    DataDamaged,
     Evaluated,
     Event,
     Finished,
@@ -70,6 +71,8 @@ def moment_of(event: Event) -> tuple[str, str] | None:
             return "fault", _of_nodes(event)
         case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
+        case DataDamaged():
+            return "fault", f"data damaged: {event.file} at byte {event.offset or 0:,} ({event.wrong})"
         case OutputsMissing() if not event.other_ranks:
             return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
         case TrainingResumed() if event.step:

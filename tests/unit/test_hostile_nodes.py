@@ -133,7 +133,7 @@ def leaves_branch(made: Attacked) -> None:
     record.save_plan(replace(made.plan, attempt=claim.attempt, claim=claim.id), {"alpha": "gone"})
     text = lan.written(60, OTHER).partition(": ")[2]
     line = RunLine(time=lan.moment(7), node="alpha", node_rank=0, rank=0, text=text)
-    record.note_checkpoint(line, "gone")
+    record.note_report(line, "gone")
     record.forget_intent(claim.attempt, "the run went back")
     lan.keep_checkpoint(made.here.nodes["gamma"], made.run_id, 60, manifest_sha256=OTHER)
 

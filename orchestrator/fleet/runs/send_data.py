@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +12,11 @@ from contract.data_parts import MANIFEST, divide, files_of
 from orchestrator.fleet.relay import CHUNK, FileToSend, FolderToSend
 
 
-def folder_to_send(folder: Path, sums: Mapping[str, str]) -> FolderToSend:
-    """Everything in the folder, with the SHA-256 of each file. A link to a file outside becomes that file."""
-    inside, links, folders, files = folder.resolve(), dict[str, str](), list[str](), list[str]()
-    for path in sorted(folder.rglob("*")):
+def folder_to_send(folder: Path, sums: Mapping[str, str], only: Collection[str] = ()) -> FolderToSend:
+    """Everything in the folder, with the SHA-256 of each file; or `only` these files. A link to a file outside becomes
+    that file."""
+    inside, links, folders, files = folder.resolve(), dict[str, str](), list[str](), sorted(only)
+    for path in sorted(folder.rglob("*")) if not only else ():
         name = str(path.relative_to(folder))
         if path.is_symlink() and not (path.is_file() and not path.resolve().is_relative_to(inside)):
             links[name] = str(path.readlink())
