@@ -184,13 +184,13 @@ class Copy:
                     least = min(reading.size, sums.size)
                     return Damage(name, "length", least, max(reading.size, sums.size) - least, self.before)
                 while at < sums.size:
-                    self.block = at // BLOCK
                     content = reading.block(at)
                     if damaged := _difference(content, sums, at):
                         return Damage(name, "content", *damaged, self.before)
                     if whole:
                         whole.update(content)
                     at += BLOCK
+                    self.block = at // BLOCK
                     took(len(content))
                     if time.monotonic() - self.saved > SAVE_S:
                         self._save()

@@ -79,17 +79,6 @@ _NOT_COPIED = {
 }
 
 
-def damage_text(file: str, wrong: str, offset: int) -> str:
-    """A damaged file of data, in a few words."""
-    how = {
-        "content": f"is not what was sent, at byte {offset:,}",
-        "length": "has another length than what was sent",
-        "missing": "is missing",
-        "unreadable": f"cannot be read at byte {offset:,}",
-    }
-    return f"{_word(file)} {how.get(wrong, 'is not what was sent')}"
-
-
 def file_size(size: int) -> str:
     """Bytes as text: 12 MB."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -15,6 +15,7 @@ Why = Literal["launch", "resume", "replan", "add_nodes", "takeover", "scheduler"
 """Reason for an attempt."""
 MOST_CHARS = 1000
 """Characters of a text of a node in an entry."""
+MOST_NUMBER = 10**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +116,12 @@ class DataEntry(JournalEntry, kind="data"):
 
     @classmethod
     def of(cls, event: DataDamaged, *, attempt: int, node: str) -> DataEntry:
-        found_at = event.t or 0.0
+        """The entry of a report, within the bounds of what the record reads again."""
+        found_at = min(max(0.0, event.t or 0.0), MOST_NUMBER)
         return cls(
             attempt=attempt, node=node, data=(event.data or "")[:MOST_CHARS], file=(event.file or "")[:MOST_CHARS],
-            wrong=(event.wrong or "")[:MOST_CHARS], offset=event.offset or 0, found_at=found_at,
-            intact_at=event.intact_at or found_at,
+            wrong=(event.wrong or "")[:MOST_CHARS], offset=min(max(0, event.offset or 0), MOST_NUMBER),
+            found_at=found_at, intact_at=min(max(0.0, event.intact_at or found_at), MOST_NUMBER),
         )  # fmt: skip
 
     @property

@@ -25,6 +25,7 @@ from contract.events import (
     TrainingStopped,
     WaitingForNodes,
 )
+from orchestrator.specs.data import damage_text
 from orchestrator.state.run_report import Moment
 
 
@@ -72,7 +73,7 @@ def moment_of(event: Event) -> tuple[str, str] | None:
         case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
         case DataDamaged():
-            return "fault", f"data damaged: {event.file} at byte {event.offset or 0:,} ({event.wrong})"
+            return "fault", f"data damaged: {damage_text(event.file or '', event.wrong or '', event.offset or 0)}"
         case OutputsMissing() if not event.other_ranks:
             return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
         case TrainingResumed() if event.step:

@@ -18,7 +18,8 @@ from contract.events import (
     WaitingForNodes,
 )
 from orchestrator.render.printable import printable
-from orchestrator.render.recovery import damage_text, outputs_lines
+from orchestrator.render.recovery import outputs_lines
+from orchestrator.specs.data import damage_text
 from orchestrator.state.run_state import NodeState, RunState
 
 ENTRIES = 50

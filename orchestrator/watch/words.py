@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from contract.cost_model.units import duration
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.render.printable import printable
-from orchestrator.render.recovery import damage_text
 from orchestrator.render.times import clock
+from orchestrator.specs.data import damage_text
 from orchestrator.state.condition import Code, Condition, Severity
 from orchestrator.state.phase import Phase
 

@@ -17,10 +17,12 @@ from contract.data_parts import MANIFEST
 from orchestrator.fleet.fan_out import Notify, copy_from_first, fan_out, results_of
 from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, as_launched, digest_of, names_in, upload_data
+from orchestrator.fleet.runs.held_data import HeldData
 from orchestrator.fleet.runs.known_sums import SumsReader, sums_of
 from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
-from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Progress
-from orchestrator.specs.errors import CommandFailedError, PreflightError
+from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
+from orchestrator.specs.errors import CommandFailedError, OrchError, PreflightError
+from orchestrator.store.run_record import recorded_runs
 
 # Constants. $1: the project's folder, $2: the name of a copy. A run may have left links anywhere in that folder: what
 # is written is made as a new file, and no folder on the way to it may be a link.
@@ -40,8 +42,17 @@ mv -fT -- ".sums/$name.new" ".sums/$name" && rm -f -- ".sums/$name.damaged" ".su
 _READ = r"""cd -- "$1/data/.sums" && cat -- "$2" 2>/dev/null
 exit 0
 """
-_CLEAR = _ENTER + r"""rm -rf -- ".sums/$name.arrived"
+# $1: the project's folder, which may begin with ~.
+_PLACE = r"""
+place=$1
+case $place in "~"*) place=$HOME${place#"~"};; esac
+cd -- "$place" && pwd
 """
+_CLEAR = (
+    _ENTER
+    + r"""rm -rf -- ".sums/$name.arrived"
+"""
+)
 # $3 and after it: names of files.
 _SEND = r"""cd -- "$1/data/$2" || exit 1
 shift 2
@@ -65,7 +76,7 @@ for word; do
   chmod a-w -- "$up"
   sum=
 done
-rm -rf -- "$arrived" && rm -f -- ".sums/$name.damaged"
+rm -rf -- "$arrived" "$arrived".* && rm -f -- ".sums/$name.damaged"
 """
 )
 
@@ -118,6 +129,46 @@ def repair(
     results_of(fan_out(damaged, mend, timeout_s=TRANSFER_TIMEOUT_S))
 
 
+def repair_held(
+    nodes: Sequence[Node],
+    places: Mapping[str, str],
+    held: Sequence[HeldData],
+    chosen: Sequence[HeldData],
+    notify: Notify,
+) -> list[OrchError]:
+    """Replace the damaged files of the chosen copies, of all that the nodes hold; the errors of those that stay."""
+    by_name, errors = {node.name: node for node in nodes}, list[OrchError]()
+    recorded = _recorded()
+
+    def at(one: HeldData) -> ProjectDir:
+        node = by_name[one.node]
+        found = node.run(["sh", "-c", _PLACE, "sh", places[one.node]]).check(f"finding {places[one.node]}")
+        return ProjectDir(node=node, folder=found.strip())
+
+    for name in dict.fromkeys(one.name for one in chosen):
+        artifact = recorded.get(name, Artifact(what="data", run_id="repair", digest=name, origin=""))
+        intact = [one for one in held if one.name == name and not one.is_damaged and not artifact.parts]
+        try:
+            damaged = [at(one) for one in chosen if one.name == name]
+            repair(artifact, damaged, [at(one) for one in intact], fresh=None, notify=notify)
+        except OrchError as error:
+            errors.append(error)
+    return errors
+
+
+def _recorded() -> dict[str, Artifact]:
+    """Data of the runs on record, by the name of a copy."""
+    plans = [plan for record in recorded_runs() if (plan := record.plan())]
+    return {
+        one.held_as(part.node): Artifact(
+            what="data", run_id=plan.run_id, digest=one.digest, origin=one.origin, parts=one.parts
+        )
+        for plan in reversed(plans)
+        for part in plan.nodes
+        for one in plan.data
+    }
+
+
 @contextmanager
 def _sums_here(artifact: Artifact, folder: Path, target: ProjectDir) -> Iterator[tuple[Path, Mapping[str, FileSums]]]:
     """The folder of this computer with what the node has: all, or its part; and the sums of its files."""
@@ -154,14 +205,15 @@ def _put(artifact: Artifact, target: ProjectDir, source: Path, sums: Mapping[str
     """Send files from this computer to the folder beside the sums."""
     _clear(artifact, target)
     arrived = _arrived(artifact, target)
+    parents = {str(up) for name in sums for up in PurePosixPath(name).parents if str(up) != "."}
+    entries = [*sorted(parents), *sums]
     if sum(one.size for one in sums.values()) < RELAYED_FROM:
-        parents = {str(up) for name in sums for up in PurePosixPath(name).parents if str(up) != "."}
-        upload_data(target.node, source, arrived, only=[*sorted(parents), *sums])
+        upload_data(target.node, source, arrived, run_id=artifact.run_id, only=entries)
         return
     content = folder_to_send(source, {name: one.sha256 for name, one in sums.items()}, only=sums.keys())
 
     def otherwise(destination: Destination) -> Delivered:
-        upload_data(target.node, source, destination.folder, only=list(sums))
+        upload_data(target.node, source, destination.folder, run_id=artifact.run_id, only=entries)
         return Delivered(folder=destination.folder, came=content.size, fed=content.size)
 
     send_folder(content, [Destination(node=target.node, folder=arrived)], notify, otherwise=otherwise)[0].value()
@@ -174,7 +226,9 @@ def _copy(
     _clear(artifact, target)
     words = [source.folder, _name(artifact, source), *sums]
     archive = source.node.stream(["sh", "-c", _SEND, "sh", *words])
-    unpacked = target.node.run(["sh", "-c", _UNPACK, "sh", _arrived(artifact, target)], stdin=archive, timeout_s=TRANSFER_TIMEOUT_S)
+    unpacked = target.node.run(
+        ["sh", "-c", _UNPACK, "sh", _arrived(artifact, target)], stdin=archive, timeout_s=TRANSFER_TIMEOUT_S
+    )
     unpacked.check(f"copying data from {source.node.name}", hint="is the disk full? df -h")
     _replace(artifact, target, sums, notify)
 
