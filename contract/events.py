@@ -401,6 +401,23 @@ class OutputsCopied(OutputsEvent, kind="outputs_copied"):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataDamaged(AgentEvent, kind="data_damaged"):
+    """A file of the node's copy of the data is not what was sent. The ranks continue to read it."""
+
+    data: Text | None = None
+    """Name of the copy."""
+    file: Text | None = None
+    """Path in the copy."""
+    wrong: Text | None = None
+    """`content`, `length`, `missing` or `unreadable`."""
+    offset: Int | None = None
+    size: Int | None = None
+    """Bytes from `offset` in which the difference lies."""
+    intact_at: Float | None = None
+    """Since when it may be damaged: the file was last known to be intact then, in seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResourcesSampled(AgentEvent, kind="resources"):
     """Resources in use on the node in the last ten seconds, and where its ranks are."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from contract.event_lines import encode_event
 from contract.events import (
     CheckpointWritten,
+    DataDamaged,
     Event,
     Finished,
     GenerationStarted,
@@ -43,6 +44,7 @@ from orchestrator.state.facts import (
 from orchestrator.state.journal import fold
 from orchestrator.state.journal_entries import (
     ClaimEntry,
+    DataEntry,
     EndEntry,
     JournalEntry,
     RefusedEntry,
@@ -401,6 +403,26 @@ def waiting_after_a_restart() -> Stream:
     return s
 
 
+def damaged_data() -> Stream:
+    """A node reports on itself alone, whatever its event says."""
+    s = trained()
+    s.event(20, "beta", DataDamaged(node="alpha", data="d" * 16, file="a.bin", wrong="content", offset=7, intact_at=T0))
+    return s
+
+
+def replaced_data() -> Stream:
+    """What an attempt has read stays in doubt."""
+    s = trained()
+    entry = DataEntry(attempt=0, node="beta", data="d" * 16, file="a.bin", wrong="content", found_at=9, intact_at=1)
+    s.record(20, entry)
+    s.end(21, 10)
+    s.claim(22, 1)
+    s.start(23, 1)
+    s.run(24)
+    s.agents(25, GenerationStarted(generation=1))
+    return s
+
+
 def peer_silent() -> Stream:
     s = trained()
     s.event(20, "alpha", NodesStalled(nodes=("beta",), seconds=8.0))
@@ -656,6 +678,8 @@ def liveness(
 
 
 CASES = (
+    (damaged_data, Expected(at=21, phase="running", severity="warning", codes=("data_damaged",), step=110)),
+    (replaced_data, Expected(at=26, phase="running", severity="warning", codes=("data_damaged",))),
     (plain_script, Expected(at=122, phase="running")),
     (late_checkpoint, Expected(at=14, phase="running", step=110)),
     (restart, Expected(at=15, phase="restarting", severity="info", codes=("restarted",), step=110, restarts=1)),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from contract.checkpoint import decode_manifest
+from contract.data_check import FileSums, decode_sums, encode_sums
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
 from contract.downloads import decode_manifest as decode_download
 from contract.events import ProgressEvent
@@ -23,6 +26,7 @@ from orchestrator.nodes.interface import Completed
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import (
     checkpoint_probe,
+    data_probe,
     host_probe,
     inside_probe,
     network_probe,
@@ -172,6 +176,11 @@ CHECKPOINT = (
     + json.dumps({"step": 7, "files": {"state.pt": {"bytes": 7, "sha256": "b" * 64}}}) + "\n"
 )  # fmt: skip
 SIGNS = SignsReport(generation=1, signs=(RankSigns(rank=0, groups={"0": (3, 2)}, line="a.py:1 in f", cpu=0.5),))
+SUMS = encode_sums({"a/b.bin": FileSums(1048577, "a" * 64, "0123456789abcdef"), "c": FileSums(3, "b" * 64)})
+COMPARED = (
+    '{"data": "0123456789abcdef", "file": "a.bin", "wrong": "content", "offset": 7, "size": 1, "intact_at": 1.5}\n'
+    '{"data": "0123456789abcdef", "files": 1, "bytes": 9}\n{"data": "0123456789abcdee", "unchecked": "x"}\n'
+)
 RESULTS = ResultFiles(files=(ResultFile(path="code/out/last.pt", size=7, modified_us=1),))
 RECORD = "".join(
     map(
@@ -231,6 +240,8 @@ def readers() -> Mapping[str, Reader]:
                                json.dumps({"restart": {"generation": 2, "cause": RANK_EXIT, "restarts_left": 1,
                                                        "pause_s": 2.0}}),
                                _message(CopyFiles(node_rank=1, files=RESULTS.files))]),
+        "sums of data": Reader(read=_sums, texts=[SUMS]),
+        "compared data": Reader(read=data_probe.parse, texts=[COMPARED]),
         "record": Reader(read=lambda text: fold(map(decode_entry, text.splitlines())), texts=[RECORD]),
         "greeting": Reader(read=_greeted, declared=(ValueError,), texts=[
             json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
@@ -259,6 +270,14 @@ FIREWALLS = (
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="replace")
+
+
+def _sums(text: str) -> None:
+    """As a file whose own sum is right, and as it is."""
+    content = text.partition("\n")[2]
+    for whole in (text, f"{hashlib.sha256(content.encode(errors='replace')).hexdigest()}\n{content}"):
+        with suppress(ValueError):
+            decode_sums(whole)
 
 
 def _seated(text: str) -> None:

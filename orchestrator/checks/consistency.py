@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from orchestrator.checks.preflight import image_differs
+from orchestrator.specs.data import DamagedFile
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
+from orchestrator.specs.run import State
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Names of architectures: Docker's, and the kernel's."""
@@ -66,6 +68,18 @@ def clock_kept(node: Examined) -> Iterator[Finding]:
         yield Finding.of("clock.not_kept", node.name)
 
 
+def damaged_data(node: Examined) -> Iterator[Finding]:
+    """Copies of data that are not what was sent; those that a run may read are not replaced now."""
+    by_copy = dict[str, list[DamagedFile]]()
+    for one in node.data.damaged if node.data else ():
+        by_copy.setdefault(one.data, []).append(one)
+    is_read = any(one.state is State.RUNNING for one in node.held)
+    for data, files in by_copy.items():
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        what, case = f"{files[0].text}{more}", "in_use" if is_read else "idle"
+        yield Finding.of("data.damaged", node.name, case=case, fixable=not is_read, data=data, what=what)
+
+
 def datasets(fleet: Sequence[Examined]) -> Iterator[Finding]:
     """Data under one name with different content: the ranks would train on different data."""
     for folder in sorted({folder for node in fleet for folder in node.manifests}):
@@ -109,5 +123,5 @@ def listed(groups: dict[str, list[str]]) -> str:
     return "; ".join(f"{', '.join(names)}: {word}" for word, names in groups.items())
 
 
-NODE_CHECKS = (image_architecture, clock_kept)
+NODE_CHECKS = (image_architecture, clock_kept, damaged_data)
 CHECKS = (torch, nccl, architecture, cpu_capability, kernel, datasets)

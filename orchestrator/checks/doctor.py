@@ -71,7 +71,7 @@ NEEDED_PARTS: Mapping[str, frozenset[str]] = {
     "engine": frozenset({"host", "container"}),
     "gpu": frozenset({"host", "gpu"}),
     "network": frozenset({"ways to its peers", "network"}),
-    "consistency": frozenset({ENGINE, "host", "container"}),
+    "consistency": frozenset({ENGINE, "host", "container", "data"}),
     "resources": frozenset({ENGINE, "host", "container"}),
     "power": frozenset({"host"}),
 }

@@ -1,4 +1,4 @@
-"""`orch data ls` and `orch data rm`: data of runs on the nodes."""
+"""`orch data ls`, `rm` and `repair`: data of runs on the nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import Command, CommandGroup
 from orchestrator.cli.options import InventoryOption, NodesOption, Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say
-from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, PartialError, PreflightError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, ConflictError, PartialError, PreflightError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,52 @@ def rm(
         return silent
 
 
+def repair(
+    names: list[str] = typer.Argument(
+        None, metavar="[DATA...]", help="Names that `ls` shows, or their first characters (default: all)."
+    ),
+    *,
+    nodes: NodesOption = None,
+    yes: YesOption = False,
+    output: Output,
+    inventory: InventoryOption = None,
+) -> int:
+    """Send damaged files of data again: of these names, otherwise of all that no running run reads. It asks first.
+
+    Damaged are files that a run, or `orch doctor --deep`, has found to be other than what was sent. They come from the
+    folder of the launch on this computer while that is unchanged, otherwise from a node with an intact copy. The next
+    start of a run does the same.
+    """
+    from orchestrator.cli.report import progress_view
+    from orchestrator.fleet.runs.data_repair import repair_held
+
+    require_consent(yes=yes, look_first="orch data ls")
+    loaded = load_inventory(inventory)
+    selected = {spec.name for spec in (loaded.select(nodes) if nodes else loaded.inventory.holders)}
+    with _asked(inventory, None) as (reached, places, held, silent):  # any node may have an intact copy
+        found = [one for one in (_chosen(held, names) if names else held) if one.node in selected]
+        wanted = [one for one in found if one.is_damaged]
+        if names and (used := [one for one in wanted if one.in_use]):
+            raise ConflictError(
+                f"run {used[0].in_use[0]} reads {used[0].name} on {used[0].node}; nothing was replaced",
+                hint=f"orch restart {used[0].in_use[0]}   # replaces it before the start",
+            )
+        chosen = [one for one in wanted if not one.in_use]
+        output.write({"repaired": [asdict(one) for one in chosen]}, dict.fromkeys(one.name for one in chosen),
+                     _table(chosen, _folders(), wide=output.wide))  # fmt: skip
+        if not chosen:
+            say("no data that is known to be damaged, and that no run reads")
+            return silent
+        if not agreed("Send the damaged files again?", yes=yes):
+            say("nothing was replaced")
+            return EXIT_INTERRUPTED
+        with progress_view(quiet=output.as_json, notes=True) as view:
+            errors = repair_held(reached, places, held, chosen, view.notify)
+        if report_errors(errors):
+            raise PartialError("not everything was replaced", hint="the same command again continues")
+        return silent
+
+
 @contextmanager
 def _asked(
     inventory: Path | None, chosen: str | None
@@ -126,7 +172,10 @@ def _table(held: Sequence[HeldData], folders: Mapping[str, str], *, wide: bool) 
     )  # fmt: skip
     rows = [
         (one.node, one.name, file_size(one.size_bytes), next(iter(one.runs), ""), str(len(one.runs) or ""),
-         "in use" if one.in_use else "incomplete" if one.name.endswith(".partial") else "",
+         ", ".join(filter(None, (
+             "damaged" if one.is_damaged else "", "in use" if one.in_use else "",
+             "incomplete" if one.name.endswith(".partial") and not one.in_use else "",
+         ))),
          folders.get(one.name, ""))
         for one in held
     ]  # fmt: skip
@@ -134,13 +183,14 @@ def _table(held: Sequence[HeldData], folders: Mapping[str, str], *, wide: bool) 
 
 
 GROUP = CommandGroup(
-    help="List and remove the data that launches have copied to the nodes.",
+    help="List, remove and repair the data that launches have copied to the nodes.",
     epilog="orch data ls\norch data rm 8779f2bd",
     no_args_is_help=True,
 )
 EXAMPLES: dict[Command, str] = {
     ls: "orch data ls\norch data ls -n alpha -o wide",
     rm: "orch data rm 8779f2bd\norch data rm -n beta --yes",
+    repair: "orch data repair\norch data repair 8779f2bd -n beta --yes",
 }
 for command, examples in EXAMPLES.items():
     GROUP.command(epilog=examples)(command)

@@ -20,11 +20,13 @@ from orchestrator.specs.errors import EXIT_OK, OrchError, PreflightError, UsageE
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
     from orchestrator.render.findings import DoctorReport
+    from orchestrator.specs.node_report import Examined
 
 EXAMPLES = """\
 orch doctor
 orch doctor --nodes beta,gamma --only network,clock.skew
 orch doctor --fix
+orch doctor --deep --fix
 orch doctor --on uni --nodes 3
 """
 
@@ -34,6 +36,9 @@ def doctor(
     chosen: NodesToCheck,
     only: str = typer.Option(
         "", metavar="AREA|ID,...", help="Only these areas or findings, e.g. network or clock.skew."
+    ),
+    deep: bool = typer.Option(
+        False, "--deep", help="Also read all data on the nodes, and compare it with what was sent; it may take hours."
     ),
     fix: bool = typer.Option(False, "--fix", help="Apply safe fixes, asking before each."),
     yes: bool = typer.Option(False, "--yes", "-y", help="With --fix: do not ask."),
@@ -47,6 +52,8 @@ def doctor(
     """
     from orchestrator.render.findings import doctor_data, doctor_screen
 
+    if deep and chosen.on:
+        raise UsageError("--deep reads the data of nodes; a cluster's are compared by each run that reads them")
     if fix and chosen.on:
         raise UsageError(
             "--fix changes machines, and those of a cluster are its administrator's",
@@ -56,10 +63,10 @@ def doctor(
         require_consent(yes=yes, look_first="orch doctor")
     words = _words(only)
     with chosen.connected() as checked:
-        report = _look(checked, words, quiet=output.as_json)
+        report = _look(checked, words, quiet=output.as_json, deep=deep)
         if fix and (fixed := _apply_fixes(checked, report, sudo, asking=not yes)):
             say(f"{fixed} fixed; checking again")
-            report = _look(checked, words, quiet=output.as_json)
+            report = _look(checked, words, quiet=output.as_json, deep=deep)
     names = [finding.id for finding in report.all_findings]
     output.write(doctor_data(report), names, doctor_screen(_to_paste(report), wide=output.wide))
     return PreflightError.exit_code if report.unfit else EXIT_OK
@@ -87,14 +94,14 @@ def _words(only: str) -> tuple[str, ...]:
     return words
 
 
-def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorReport:
+def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool, deep: bool) -> DoctorReport:
     import secrets
     import time
     from datetime import datetime
 
     from orchestrator.checks.cluster_findings import for_cluster_users
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
-    from orchestrator.fleet.readiness.doctor import NEEDED, WAYS, examine, stages_of
+    from orchestrator.fleet.readiness.doctor import DATA, NEEDED, WAYS, examine, stages_of
     from orchestrator.render.findings import DoctorReport
     from orchestrator.render.progress import ExaminingView
     from orchestrator.specs.request import LaunchRequest
@@ -108,13 +115,14 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorR
         image=inventory.image.reference or "",
     )
     areas = areas_of(only)
-    stages = stages_of(areas)
+    stages = stages_of(areas) | ({DATA.name} if deep else set())
     if cluster:
         stages -= {WAYS}  # a listener would end with the step that starts it
     say(f"checking {counted(len(nodes), 'node')}")
     began = time.monotonic()
     with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
         seen = examine(nodes, request, suffix=secrets.token_hex(3), stages=stages, on_step=view.step)
+    _tell_compared(seen.nodes)
     now = datetime.now().astimezone()
     found = diagnose(seen.nodes, only)
     if cluster:
@@ -130,6 +138,17 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool) -> DoctorR
         seconds=time.monotonic() - began,
         stage_seconds=seen.seconds,
     )
+
+
+def _tell_compared(nodes: Sequence[Examined]) -> None:
+    from orchestrator.render.recovery import file_size
+
+    compared = {node.name: node.data for node in nodes if node.data}
+    if compared:
+        say(f"compared {file_size(sum(one.size_bytes for one in compared.values()))} of data with what was sent")
+    for name, one in compared.items():
+        if one.unchecked:
+            say(f"{name}: no sums beside data {', '.join(one.unchecked)}: not compared; the next launch writes them")
 
 
 def _apply_fixes(checked: CheckedNodes, report: DoctorReport, sudo: SudoPassword, *, asking: bool) -> int:

@@ -16,7 +16,7 @@ AFTER_INTERRUPT = {
     ),
     **dict.fromkeys(("sample", "predict", "evaluate", "checkpoints export"), _MODEL),
     **dict.fromkeys(("pull", "checkpoints pull", "checkpoints push", "tensorboard"), _FILES),
-    **dict.fromkeys(("setup", "firewall", "init", "trust"), _STEPS),
+    **dict.fromkeys(("setup", "firewall", "init", "trust", "data repair"), _STEPS),
     **dict.fromkeys(("clean", "uninstall", "data rm", "checkpoints prune"),
                     "what is removed is gone, and the same command removes the rest"),
     "doctor": "probes end by themselves, a fix that has begun may finish on its node, and runs continue",

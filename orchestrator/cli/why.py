@@ -26,7 +26,7 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     from orchestrator.state.postmortem import write_postmortem
     from orchestrator.store.run_record import spoken_by_nodes
     from orchestrator.watch.evidence import gather_evidence
-    from orchestrator.watch.words import unsupervised_lines
+    from orchestrator.watch.words import condition_lines, unsupervised_lines
 
     with connected_for(known_nodes(inventory, run), run) as nodes:
         evidence = gather_evidence(nodes, run)
@@ -39,6 +39,8 @@ def why(run: RunArgument = None, as_json: JsonOption = False, inventory: Invento
     console = stdout()
     for line in why_lines(story):
         console.print(why_text(printable(line)))
+    for line in (line for one in story.data for line in condition_lines(one, story.run_id)):
+        console.print(why_text(f"  {line}"))
     if story.is_unsupervised:
         for line in unsupervised_lines(story.run_id):
             console.print(why_text(f"  {line}"))

@@ -68,11 +68,15 @@ is_made() {
       [ -f "runs/$2/plan.json" ] ||
         [ -z "$(find "runs/$2" -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name best.json)" ];;
     cache) [ "$2" = huggingface ] || [ "$2" = torch ] || [ "$2" = inductor ];;
-    *) digest=${2%%.*}
-      case $digest in *[!0-9a-f]*) return 1;; esac
-      [ ${#digest} = 16 ] || return 1
-      case ${2#"$digest"} in ""|.partial) ;; *[!A-Za-z0-9._-]*) return 1;; .?*.partial) ;; *) return 1;; esac;;
+    data) [ "$2" = .sums ] || is_digest "$2";;
+    *) is_digest "$2";;
   esac
+}
+is_digest() {
+  digest=${1%%.*}
+  case $digest in *[!0-9a-f]*) return 1;; esac
+  [ ${#digest} = 16 ] || return 1
+  case ${1#"$digest"} in ""|.partial) ;; *[!A-Za-z0-9._-]*) return 1;; .?*.partial) ;; *) return 1;; esac
 }
 """
 _LOOK = (

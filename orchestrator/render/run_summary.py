@@ -97,6 +97,7 @@ def summary_lines(reports: Sequence[RunReport]) -> Iterator[str]:
         if report.command:
             yield f"  {printable(report.command)}"
         yield from (f"  {line}" for line in aligned(key_figures(report)))
+        yield from (f"  note: {printable(note)}" for note in report.notes)
         if figures := list(figure_rows(report)):
             yield from ("", *(f"  {line}" for line in aligned([("", "first", "best", "last"), *figures])))
         if report.postmortem.failure:

@@ -73,6 +73,41 @@ class DataFolder:
         return {link: os.path.relpath(held, PurePosixPath(link).parent) for link in shown}
 
 
+@dataclass(frozen=True, kw_only=True)
+class DamagedFile:
+    """A file of a copy that is not what was sent."""
+
+    data: str
+    """Name of the copy."""
+    file: str
+    wrong: str
+    offset: int
+
+    @property
+    def text(self) -> str:
+        return damage_text(self.file, self.wrong, self.offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedData:
+    """All data of a project on a node, compared with what was sent."""
+
+    damaged: tuple[DamagedFile, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    """Copies without sums to compare them with."""
+    size_bytes: int = 0
+
+
+def damage_text(file: str, wrong: str, offset: int) -> str:
+    """A damaged file, in a few words. `wrong`: as of the program that compares."""
+    how = {
+        "length": "has another length than what was sent",
+        "missing": "is missing",
+        "unreadable": f"cannot be read at byte {offset:,}",
+    }
+    return f"{' '.join(file.split())[:200] or '?'} {how.get(wrong, f'is not what was sent, at byte {offset:,}')}"
+
+
 def data_name(digest: str, parts: Sequence[str], node: str) -> str:
     """Name of the folder with the data on a node: the digest of all data, or one of the node's part of it."""
     if node not in parts:

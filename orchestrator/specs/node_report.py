@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.specs.data import ComparedData
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.gpus import NodeGpus
 from orchestrator.specs.host import HostFacts, InsideFacts
@@ -46,6 +47,8 @@ class Examined:
     paths: tuple[Path, ...] = ()
     manifests: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each dataset's manifest there, by the dataset's folder."""
+    data: ComparedData | None = None
+    """Its data, where it was compared."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Reason why a part is missing, by the name of the part."""
 

@@ -50,6 +50,8 @@ class Code(StrEnum):
     """A node other than the leading rank's reports a checkpoint: it does not count."""
     SUPERSEDED = "superseded"
     """Most nodes show a later attempt than the recorded one."""
+    DATA_DAMAGED = "data_damaged"
+    """Files of a node's copy of the data are not what was sent."""
     LINES_NOT_STORED = "lines_not_stored"
     NO_SUPERVISOR = "no_supervisor"
     """No process of this computer, which has launched the run, supervises it."""

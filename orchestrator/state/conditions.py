@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -12,6 +12,7 @@ from contract.resources import ResourceUsage
 from orchestrator.checks.slow_ranks import SlowRank, slow_ranks
 from orchestrator.specs.run import ACTIVE, State
 from orchestrator.state.condition import Code, Condition, Scalar, Severity
+from orchestrator.state.journal_entries import DataEntry
 from orchestrator.state.limits import ABSENT_S, LEAVE_S, NODE_SILENT_S, STUCK_S, SUPERVISED_S
 from orchestrator.state.phase import STOPPED_CODE, Phase
 from orchestrator.state.progress import progress_of
@@ -50,6 +51,7 @@ def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Conditi
     yield from _containers(state, phase, now)
     if phase.is_active and state.restarts:
         yield _restarted(state)
+    yield from damaged_data(state, phase)
     yield from _record(state, phase)
     if phase in (*TRAINS, Phase.RESTARTING) and is_unsupervised(state, now):
         yield Condition(code=Code.NO_SUPERVISOR, severity="info")
@@ -233,6 +235,33 @@ def _is_leaving(state: RunState, node: NodeState, now: float) -> bool:
     """Whether its agent, or the coordinator, has reported the end a moment ago."""
     parts = [one.part for one in (node, state.coordinator) if one and one.part.finished]
     return any(now - part.by_our_clock(part.read_at or now) < LEAVE_S for part in parts)
+
+
+def damaged_data(state: RunState, phase: Phase) -> Iterator[Condition]:
+    """Conditions of the data, by the record, and by lines that are not on record."""
+    found = {one.identity: one for one in state.journal.damaged}
+    for node in state.members:
+        for event in node.part.damaged.values():
+            entry = DataEntry.of(event, attempt=state.attempt or 0, node=node.name)
+            found.setdefault(entry.identity, entry)
+    yield from data_conditions(found.values(), state.attempt, is_active=phase.is_active)
+
+
+def data_conditions(entries: Iterable[DataEntry], attempt: int | None, *, is_active: bool) -> Iterator[Condition]:
+    """One condition for each node of which data was damaged. It lasts: what was trained from them stays in doubt."""
+    by_node = dict[str, list[DataEntry]]()
+    for one in entries:
+        by_node.setdefault(one.node, []).append(one)
+    for name, of_node in by_node.items():
+        first, newest = of_node[0], max(one.attempt for one in of_node)
+        is_replaced = attempt is not None and attempt > newest
+        values: dict[str, Scalar] = {
+            "data": first.data, "file": first.file, "wrong": first.wrong, "offset": first.offset,
+            "found_at": first.found_at, "others": len({(one.data, one.file) for one in of_node}) - 1,
+            "replaced_by": newest + 1 if is_replaced else None, "is_active": is_active,
+        }  # fmt: skip
+        since = min(one.intact_at for one in of_node)
+        yield Condition(code=Code.DATA_DAMAGED, severity="warning", node=name, since=since, values=values)
 
 
 # ── Record ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
     CopiedEntry,
+    DataEntry,
     EndEntry,
     ForecastEntry,
     HookEntry,
@@ -56,6 +57,8 @@ class Journal:
     checkpoints: tuple[CheckpointEntry, ...] = ()
     """In the order of the reports; of one attempt and step the newest report alone."""
     copies: tuple[CopiedEntry, ...] = ()
+    damaged: tuple[DataEntry, ...] = ()
+    """Files of its data that were damaged, in the order of the reports."""
     takeovers: tuple[TakeoverEntry, ...] = ()
     stop: StopEntry | None = None
     """The newest request to stop that no later attempt has overruled."""
@@ -170,6 +173,7 @@ def fold(entries: Iterable[JournalEntry | None]) -> Journal:
         attempts=tuple(attempts.values()),
         checkpoints=tuple(checkpoints.values()),
         copies=tuple(one for one in all_entries if isinstance(one, CopiedEntry)),
+        damaged=tuple(one for one in all_entries if isinstance(one, DataEntry)),
         takeovers=tuple(one for one in all_entries if isinstance(one, TakeoverEntry)),
         hooks=frozenset(hooks),
     )

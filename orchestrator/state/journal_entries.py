@@ -8,10 +8,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from contract.checkpoint import StartPoint
+from contract.events import DataDamaged
 from contract.json_reader import from_json
 
 Why = Literal["launch", "resume", "replan", "add_nodes", "takeover", "scheduler"]
 """Reason for an attempt."""
+MOST_CHARS = 1000
+"""Characters of a text of a node in an entry."""
+MOST_NUMBER = 10**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,35 @@ class CopiedEntry(JournalEntry, kind="copied"):
     step: int
     sha256: str
     node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataEntry(JournalEntry, kind="data"):
+    """A damaged file of a node's copy of the data, which the attempt has read. Times are those of the node."""
+
+    attempt: int
+    node: str
+    data: str = ""
+    file: str = ""
+    wrong: str = ""
+    offset: int = 0
+    found_at: float = 0.0
+    intact_at: float = 0.0
+    """What was trained from it since then is in doubt."""
+
+    @classmethod
+    def of(cls, event: DataDamaged, *, attempt: int, node: str) -> DataEntry:
+        """The entry of a report, within the bounds of what the record reads again."""
+        found_at = min(max(0.0, event.t or 0.0), MOST_NUMBER)
+        return cls(
+            attempt=attempt, node=node, data=(event.data or "")[:MOST_CHARS], file=(event.file or "")[:MOST_CHARS],
+            wrong=(event.wrong or "")[:MOST_CHARS], offset=min(max(0, event.offset or 0), MOST_NUMBER),
+            found_at=found_at, intact_at=min(max(0.0, event.intact_at or found_at), MOST_NUMBER),
+        )  # fmt: skip
+
+    @property
+    def identity(self) -> tuple[int, str, str, str]:
+        return self.attempt, self.node, self.data, self.file
 
 
 @dataclass(frozen=True, kw_only=True)

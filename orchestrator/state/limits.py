@@ -29,6 +29,8 @@ RECENT = 512
 """Newest lines of a node by which a line that is read twice is recognized."""
 LINE_CHARS = 2000
 """Characters of a line that is kept."""
+DAMAGED = 100
+"""Damaged files of the data on a node."""
 FOREIGN = 64
 """Containers that are no part of the run."""
 RANKS = 4096

@@ -11,6 +11,7 @@ from contract.events import (
     AgentEvent,
     CheckpointWritten,
     ConnectivityTested,
+    DataDamaged,
     Event,
     Finished,
     ForecastMade,
@@ -42,10 +43,10 @@ from contract.resources import ResourceUsage
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.output_progress import SILENT_S
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.limits import LINE_CHARS, RANKS, RECENT, STARTS
+from orchestrator.state.limits import DAMAGED, LINE_CHARS, RANKS, RECENT, STARTS
 from orchestrator.state.run_state import AttemptPart, NodeState, RankPart, TailLine
 
-RARE = (LivenessReported, NodesEvent, OutputsEvent, RankFailed, Restarting)
+RARE = (DataDamaged, LivenessReported, NodesEvent, OutputsEvent, RankFailed, Restarting)
 """Events that the timeline of faults shows."""
 SHORT_CHARS = 16 * 1024
 """A longer event is kept without its long texts."""
@@ -155,6 +156,10 @@ def _read_event(node: NodeState, line: RunLine, event: Event, at: float, seen: f
             _liveness(part, event, at)
         case NodesEvent():
             _peers(part, event, at, seen)
+        case DataDamaged():
+            key = event.data or "", event.file or ""
+            if len(part.damaged) < DAMAGED:
+                part.damaged.setdefault(key, event)
         case _:
             _of_rank(part, event)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from contract.events import (
     CheckpointWritten,
+    DataDamaged,
     Evaluated,
     Event,
     Finished,
@@ -24,6 +25,7 @@ from contract.events import (
     TrainingStopped,
     WaitingForNodes,
 )
+from orchestrator.specs.data import damage_text
 from orchestrator.state.run_report import Moment
 
 
@@ -70,6 +72,8 @@ def moment_of(event: Event) -> tuple[str, str] | None:
             return "fault", _of_nodes(event)
         case NodesRecovered() | WaitingForNodes():
             return "note", _of_nodes(event)
+        case DataDamaged():
+            return "fault", f"data damaged: {damage_text(event.file or '', event.wrong or '', event.offset or 0)}"
         case OutputsMissing() if not event.other_ranks:
             return "note", f"{event.path} only on {event.source}{', not copied' if event.why_not else ', copied'}"
         case TrainingResumed() if event.step:

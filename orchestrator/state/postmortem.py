@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from contract.events import (
+    DataDamaged,
     Event,
     Finished,
     GenerationStarted,
@@ -38,7 +39,8 @@ from orchestrator.checks.own_files import IsFolder, OwnFiles
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State, short_id
 from orchestrator.specs.run_events import RunLine
-from orchestrator.state.conditions import is_unsupervised
+from orchestrator.state.condition import Condition
+from orchestrator.state.conditions import damaged_data, is_unsupervised
 from orchestrator.state.facts import JournalRead, LineRead, RunSeen, SupervisorSought
 from orchestrator.state.journal import Journal
 from orchestrator.state.next_step import again
@@ -52,8 +54,8 @@ KEPT_LINES = 400
 EVENTS_OF_A_NODE = 1000
 """Number of events kept of a node, the newest."""
 EVENTS = (
-    Finished, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed, RankStarted, Restarting,
-    StacksTaken, TrainingStopped,
+    DataDamaged, Finished, GenerationStarted, GroupJoined, LivenessReported, NodesEvent, RankFailed, RankStarted,
+    Restarting, StacksTaken, TrainingStopped,
 )  # fmt: skip
 """Events that a post-mortem reads, wherever they are in the log."""
 _BAD_SIGN = re.compile(r"^(?:\S+: )?error: |^\s+exitcode +: |exec format error")
@@ -129,6 +131,8 @@ class Postmortem:
     places: tuple[RankPlace, ...] = ()
     """Where each rank is, or was before the failure."""
     silent: tuple[str, ...] = ()
+    data: tuple[Condition, ...] = ()
+    """Conditions of nodes of which data was damaged."""
     is_unsupervised: bool = False
     """Whether it is active and no process of this computer, which has launched it, supervises it."""
 
@@ -168,6 +172,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
         waits=(*waits_of(before, heard, now), *collective_waits(lines, heard)) if waited else (),
         places=places if waited else (),
         silent=evidence.silent,
+        data=tuple(damaged_data(state, phase)),
         is_unsupervised=phase.is_active and is_unsupervised(state, evidence.now),
     )
 

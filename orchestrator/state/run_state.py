@@ -16,6 +16,7 @@ from contract.event_values import RankPosition
 from contract.events import (
     CheckpointWritten,
     ConnectivityTested,
+    DataDamaged,
     Event,
     Finished,
     GenerationEnded,
@@ -125,6 +126,8 @@ class AttemptPart:
     """Faults of the ranks that its coordinator has reported."""
     silences: dict[str, int] = field(default_factory=dict)
     """How often it has reported each node as silent."""
+    damaged: dict[tuple[str, str], DataDamaged] = field(default_factory=dict)
+    """Files of its data that are damaged, by the name of the copy and their path, in the order of the reports."""
     finished: Finished | None = None
     stopped: bool = False
     """Whether a rank was asked to stop and did, in this generation."""

@@ -20,7 +20,7 @@ from typing import Any
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
-from contract.events import CheckpointWritten
+from contract.events import CheckpointWritten, DataDamaged
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
@@ -34,6 +34,7 @@ from orchestrator.state.journal_entries import (
     CheckpointEntry,
     ClaimEntry,
     CopiedEntry,
+    DataEntry,
     EndEntry,
     ForecastEntry,
     HookEntry,
@@ -45,6 +46,7 @@ from orchestrator.state.journal_entries import (
     TakeoverEntry,
     Why,
 )
+from orchestrator.state.limits import DAMAGED
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
 from orchestrator.store.recorder import RecorderLock
@@ -54,6 +56,8 @@ from orchestrator.store.secret_values import veil_of
 from orchestrator.store.segments import FOLDER as LINES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_NOTED = (CheckpointWritten.kind, DataDamaged.kind)
+"""Kinds of events of which there are entries."""
 _folder: ContextVar[Path | None] = ContextVar("folder", default=None)
 
 
@@ -162,11 +166,34 @@ class RunRecord(RunStore):
         resumes = known.started.resumes if taken_over and known and known.started else plan.resumes
         self._file.append(StartedEntry(attempt=plan.attempt, containers=dict(containers), resumes=resumes))
 
-    def note_checkpoint(self, line: RunLine, container: str) -> None:
-        """Record the checkpoint that this line reports, if it is verified, and the line is of a container of the run
-        on the node that leads it."""
-        event = line.event if CheckpointWritten.kind in line.text else None  # most lines need not be decoded
-        if not isinstance(event, CheckpointWritten) or not event.verified or event.step is None:
+    def note_report(self, line: RunLine, container: str) -> None:
+        """Record what this line of a container of the run reports, if the record has entries for it."""
+        if not any(kind in line.text for kind in _NOTED):  # most lines need not be decoded
+            return
+        event = line.event
+        if isinstance(event, CheckpointWritten):
+            self._note_checkpoint(event, line, container)
+        elif isinstance(event, DataDamaged):
+            self._note_damage(event, line, container)
+
+    def _note_damage(self, event: DataDamaged, line: RunLine, container: str) -> None:
+        """Record a damaged file of the data on this node, up to a limit: a node reports on itself alone."""
+        attempt = self.journal.attempt_of(container)
+        if attempt is None:
+            return
+        entry = DataEntry.of(event, attempt=attempt, node=line.node)
+
+        def is_new(journal: Journal) -> bool:
+            of_node = [one.identity for one in journal.damaged if (one.attempt, one.node) == (attempt, line.node)]
+            return entry.identity not in of_node and len(of_node) < DAMAGED
+
+        if is_new(self.journal):
+            with suppress(OSError):  # a full disk was reported when the lines did not fit
+                self._file.append_if(is_new, entry)
+
+    def _note_checkpoint(self, event: CheckpointWritten, line: RunLine, container: str) -> None:
+        """Record a checkpoint that is verified, if the node leads the run."""
+        if not event.verified or event.step is None:
             return
         attempt = self.journal.attempt_of(container)
         if attempt is None or not _SHA256.fullmatch(event.sha256 or "") or not self.leads(line.node, attempt):

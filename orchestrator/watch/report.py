@@ -6,11 +6,13 @@ import time
 from itertools import islice
 
 from contract.event_lines import kind_in
+from orchestrator.state.conditions import data_conditions
 from orchestrator.state.run_history import LinesOnRecord, RunHistory
 from orchestrator.state.run_report import RunReport
 from orchestrator.store.events import EventCursor
 from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.evidence import event_lines, evidence_lines
+from orchestrator.watch.words import words
 
 LAST_LINES, LINES_READ = 60, 100_000
 """Lines of a report that are no events, and the newest lines among which they are looked for."""
@@ -60,11 +62,17 @@ class GrowingReport:
     def report(self, lines: LinesOnRecord | None = None) -> RunReport:
         """The report of what has been read so far. Without `lines`, a post-mortem has events alone."""
         record = self._record
+        journal = record.journal
+        attempt = journal.current.number if journal.current else None
+        data = data_conditions(journal.damaged, attempt, is_active=False)
         return self._history.report(
             record.run_id,
-            journal=record.journal,
+            journal=journal,
             forecast=record.forecast(),
             now=time.time(),
             lines=lines or LinesOnRecord(evidence=tuple(event_lines(record))),
-            notes=(f"plan: {record.unreadable}",) if record.unreadable else (),
+            notes=(
+                *([f"plan: {record.unreadable}"] if record.unreadable else []),
+                *(words(one, record.run_id).text for one in data),
+            ),
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from contract.events import (
+    DataDamaged,
     Event,
     LivenessReported,
     NodesEvent,
@@ -18,6 +19,7 @@ from contract.events import (
 )
 from orchestrator.render.printable import printable
 from orchestrator.render.recovery import outputs_lines
+from orchestrator.specs.data import damage_text
 from orchestrator.state.run_state import NodeState, RunState
 
 ENTRIES = 50
@@ -67,6 +69,8 @@ def agent_line(event: Event | None, node: str, node_rank: int) -> str:
         return f"! {rank}{event.node or '?'}: {event.reason or ''}; restarting all ranks{more}"
     if isinstance(event, LivenessReported) and node_rank == 0:
         return printable(event.message)
+    if isinstance(event, DataDamaged):
+        return f"! data on {node}: {damage_text(event.file or '', event.wrong or '', event.offset or 0)}"
     if isinstance(event, OutputsEvent):
         return outputs_lines(event, node)
     if not isinstance(event, NodesEvent):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from contract.cost_model.units import duration
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.render.printable import printable
+from orchestrator.render.times import clock
+from orchestrator.specs.data import damage_text
 from orchestrator.state.condition import Code, Condition, Severity
 from orchestrator.state.phase import Phase
 
@@ -198,6 +200,20 @@ def _foreign(condition: Condition, run_id: str) -> tuple[str, str]:
     return text, f"orch stop {run_id}   # ends all of its containers"
 
 
+def _damaged(condition: Condition, run_id: str) -> tuple[str, str]:
+    """A copy of data; what was trained from it stays in doubt."""
+    offset, others, since = (_number(condition, "offset") or 0.0, _number(condition, "others") or 0.0, condition.since)
+    what = damage_text(_text(condition, "file"), _text(condition, "wrong"), round(offset))
+    more = f", and {others:.0f} more" if others else ""
+    doubt = f"; in doubt is what was trained from it since {clock(since)}" if since else ""
+    text = f"data on {condition.node} is damaged: {what}{more}{doubt}"
+    if (attempt := _number(condition, "replaced_by")) is not None:
+        return f"{text}; it was replaced before attempt {attempt:.0f}", f"orch checkpoints ls {run_id}"
+    if condition.values.get("is_active"):
+        return f"{text}; the next start replaces it", f"orch restart {run_id}"
+    return text, f"orch checkpoints ls {run_id}"
+
+
 # ── Record ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -252,6 +268,7 @@ WORDS: Mapping[Code, Words] = {
     Code.STILL_RUNNING: _still_running,
     Code.FOREIGN_CONTAINER: _foreign,
     Code.UNREPORTED_CHECKPOINT: _checkpoint,
+    Code.DATA_DAMAGED: _damaged,
     Code.SUPERSEDED: _superseded,
     Code.LINES_NOT_STORED: _not_stored,
     Code.NO_SUPERVISOR: _no_supervisor,

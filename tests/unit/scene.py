@@ -164,7 +164,7 @@ class Scene:
         """A checkpoint that was reported before."""
         text = lan.written(step).partition(": ")[2]
         line = RunLine(time=lan.moment(0), node="alpha", node_rank=0, rank=0, text=text)
-        RunRecord(lan.IDENTITY.run_id).note_checkpoint(line, self.container("alpha"))
+        RunRecord(lan.IDENTITY.run_id).note_report(line, self.container("alpha"))
 
     def told_of(self, *kinds: type) -> list[Update]:
         return [told for told in self.told if isinstance(told, kinds)]

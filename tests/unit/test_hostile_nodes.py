@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 import pytest
 
 from contract.environment import RESUME_FROM
+from contract.event_lines import encode_event
+from contract.events import DataDamaged
 from orchestrator.fleet.runs.claims import CLAIM, TAKEN
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, start_next_attempt
 from orchestrator.specs.errors import OrchError
@@ -133,7 +135,7 @@ def leaves_branch(made: Attacked) -> None:
     record.save_plan(replace(made.plan, attempt=claim.attempt, claim=claim.id), {"alpha": "gone"})
     text = lan.written(60, OTHER).partition(": ")[2]
     line = RunLine(time=lan.moment(7), node="alpha", node_rank=0, rank=0, text=text)
-    record.note_checkpoint(line, "gone")
+    record.note_report(line, "gone")
     record.forget_intent(claim.attempt, "the run went back")
     lan.keep_checkpoint(made.here.nodes["gamma"], made.run_id, 60, manifest_sha256=OTHER)
 
@@ -231,3 +233,18 @@ def test_with_a_record_that_was_deleted_the_run_is_asked_about(orch: Orch) -> No
     assert set(made.running().values()) == made.ours
     assert made.orch("stop", made.run_id, "--yes", on=made.here).code == 0
     assert made.here.containers == {}
+
+
+def test_a_node_reports_damaged_data_of_its_own_and_up_to_a_limit(orch: Orch) -> None:
+    """Names of other nodes, a file twice, 300 files: its own entries, a hundred of them, with short texts."""
+    record = RunRecord(detached(orch, lan.lan(*THREE, ends_with=None)))
+    container = record.journal.containers["beta"]
+    for number in (0, 0, *range(300)):
+        event = DataDamaged(node="alpha", t=1.0, data="x" * 5000, file=f"{number}", wrong="y", offset=-(2**62))
+        line = RunLine(time=lan.moment(7), node="beta", node_rank=1, rank=None, text=encode_event(event))
+        record.note_report(line, container)
+        record.note_report(line, "container of another run")
+    damaged = record.journal.damaged
+    assert {one.node for one in damaged} == {"beta"}
+    assert [one.file for one in damaged] == [str(number) for number in range(100)]
+    assert {len(one.data) for one in damaged} == {1000}

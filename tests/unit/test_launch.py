@@ -143,7 +143,7 @@ def test_code_and_data_are_copied(tmp_path: Path) -> None:
 
     folder = here.root("alpha")
     assert (folder / "runs" / plan.run_id / "code/train.py").read_text() == "print(1)"
-    assert [path.name for path in (folder / "data").iterdir()] == [digest]
+    assert {path.name for path in (folder / "data").iterdir()} == {digest, ".sums"}
     assert (folder / f"data/{digest}/manifest.json").stat().st_mode & 0o222 == 0
     assert ("alpha", "data copied") in steps
 

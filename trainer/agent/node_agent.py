@@ -29,6 +29,7 @@ from trainer.agent.exit_record import ExitRecord
 from trainer.agent.file_copies import FileCopy
 from trainer.agent.log_pipes import LogWriter
 from trainer.agent.options import AgentOptions
+from trainer.agent.own_data import check_data
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.ranks import Ranks, adopt_orphans
@@ -167,6 +168,8 @@ class NodeAgent:
         self._reported = 0.0
         try:
             self._ranks = Ranks(self._options, self._generation, self._write, port)
+            if not (self._options.place and self._options.node_rank):  # nodes of a cluster share their data
+                check_data(self._options.check_data_mib_s, self._emit)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
             reason = f"the ranks could not be started: {error}"
             link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))

@@ -50,6 +50,8 @@ class AgentOptions:
     """Time for a last checkpoint of ranks that were asked to stop."""
     sample_s: float = 2.0
     """Time between two samples of the node's resources; 0: none are taken."""
+    check_data_mib_s: float = 8.0
+    """Rate at which the run's data is read to be compared with its sums; 0: it is not."""
     place: Place | None = None
     """Place that was bound in a job; None: the command line says it."""
     place_folder: Path = Path()
@@ -184,6 +186,7 @@ def complete(given: argparse.Namespace, environ: Mapping[str, str]) -> AgentOpti
         place_folder=Path(place_folder) if place_folder else folder,
         environment=ours,
         sample_s=float(environ.get("ORCH_SAMPLE_S") or 2),
+        check_data_mib_s=float(environ.get(environment.CHECK_DATA_MIB_S) or 8),
         compares_outputs=environment.RESUME in environ,
         save_s=float(environ.get(environment.SHUTDOWN_TIMEOUT_S) or 60),
         token=Path(environ[environment.TOKEN_FILE]) if environ.get(environment.TOKEN_FILE) else None,

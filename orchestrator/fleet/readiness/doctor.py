@@ -16,7 +16,7 @@ from orchestrator.fleet.fan_out import begin, fan_out
 from orchestrator.fleet.readiness.check_gpus import GpuCheck, ask_node
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
 from orchestrator.nodes.interface import Node
-from orchestrator.nodes.probes import host_probe, inside_probe, network_probe, probe
+from orchestrator.nodes.probes import data_probe, host_probe, inside_probe, network_probe, probe
 from orchestrator.nodes.sudo import root_prefix
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.container_limits import limits_of
@@ -155,6 +155,11 @@ def network(target: ProbeTarget) -> Parts:
     return {"network": network_probe.ask(target.node, project=target.request.project, peers=peers)}
 
 
+def data(target: ProbeTarget) -> Parts:
+    """Compare its data with what was sent."""
+    return {"data": data_probe.ask(target.node, f"{target.spec.workspace}/{target.request.project}")}
+
+
 REACH = Stage(name="reach", ask=reach, deadline_s=22)
 ENGINE = Stage(name="engine", ask=engine, deadline_s=15)
 HOST = Stage(name="host", ask=host, deadline_s=20)
@@ -162,6 +167,8 @@ INSIDE = Stage(name="container", ask=inside, deadline_s=30)
 GPU = Stage(name="gpu", ask=gpu, deadline_s=45)
 """Torch with its CUDA libraries takes long to load from a cold disk."""
 NETWORK = Stage(name="network", ask=network, deadline_s=20)
+DATA = Stage(name="data", ask=data, deadline_s=data_probe.DEEP_S)
+"""Reads all data: on request alone."""
 
 
 def failed(stage: Stage, error: OrchError) -> Parts:
@@ -184,7 +191,7 @@ def _facts(target: ProbeTarget) -> NodeFacts:
 OnStep = Callable[[str, str, str], None]
 """Callback with node, stage and state: `asked`, `done` or `failed`."""
 
-WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
+WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,), (DATA,))
 """Stages of one wave run at the same time, and need the answers of the waves before. The pairs of nodes are probed
 before the last wave, while nothing else runs: their deadlines are short."""
 WAYS = "ways"

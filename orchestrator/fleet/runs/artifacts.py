@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
+from contract.data_check import DAMAGED, SUMS
 from contract.data_parts import MANIFEST
 from orchestrator.fleet.fan_out import Notify, Outcome, copy_from_first, fan_out, results_of
 from orchestrator.fleet.relay import RELAYED_FROM, WITHOUT_END_S, Delivered, Destination, send_folder
@@ -198,6 +199,7 @@ _HOLDS = r"""
 case $1 in "~"*) place=$HOME${1#"~"};; *) place=$1;; esac
 cd -- "$place" 2>/dev/null || exit 1
 [ -z "$2" ] || [ -f "../$2" ] || exit 1
+[ ! -e "../.sums/${PWD##*/}.damaged" ] || exit 1
 """
 _SEND = (
     _HOLDS
@@ -261,6 +263,13 @@ class Artifact:
         if self.is_code:
             return f"runs/{self.run_id}/{self.listed}"
         return f"{self.what}/{data_name(self.digest, self.parts, target.node.name)}"
+
+    def marks(self, target: ProjectDir) -> tuple[str, ...]:
+        """The same; of data also its sums, and the list of its damaged files, which exists if there are any."""
+        if self.what != "data":
+            return (self.mark(target),)
+        sums = f"data/{SUMS}/{PurePosixPath(self.mark(target)).name}"
+        return self.mark(target), sums, f"{sums}{DAMAGED}"
 
     @property
     def words_to_send(self) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ done
 for path in data/*; do
   [ -d "$path" ] && [ ! -L "$path" ] || continue
   name=${path#data/}
+  [ ! -e "data/.sums/$name.damaged" ] || printf 'damaged %s\n' "$name"
   printf 'data %s %s\n' "$name" "$(du -skP -- "$path" 2>/dev/null | tail -n 1 | cut -f 1)"
   ls -td -- runs/*/ 2>/dev/null | while read -r run; do
     grep -qsF -- "/data/${name%%.*}\"" "${run}plan.json" && printf 'run %s\n' "$(basename -- "$run")"
@@ -63,6 +64,7 @@ failed=0
 for name; do
   chmod -R u+w -- "data/$name" 2>/dev/null
   rm -rf -- "data/$name" || failed=1
+  [ -L data/.sums ] || rm -rf -- "data/.sums/$name" "data/.sums/$name".*
 done
 exit $failed
 """
@@ -83,6 +85,8 @@ class HeldData:
     """Those of them that are active, or that a launch copies data for at this moment."""
     launching: tuple[str, ...] = ()
     """Those of these that no container runs of yet."""
+    is_damaged: bool = False
+    """Whether files of it are known to be damaged."""
 
 
 def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outcome[Node, list[HeldData]], ...]:
@@ -105,7 +109,7 @@ def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outc
 
 def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str, int]) -> list[HeldData]:
     """Read a node's answer. `attempts`: of the runs of which some node shows a container."""
-    sizes, runs, launching = dict[str, int](), dict[str, list[str]](), set[str]()
+    sizes, runs, launching, damaged = dict[str, int](), dict[str, list[str]](), set[str](), set[str]()
     name = ""
     for line in answer.splitlines():
         kind, *words = line.split(" ")
@@ -113,6 +117,8 @@ def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str
             name = words[0] if _HELD.fullmatch(words[0]) else ""
             if name:
                 sizes[name], runs[name] = (whole(words[-1]) or 0) * 1024, []
+        elif kind == "damaged":
+            damaged.add(words[0])
         elif kind == "launch" and attempts.get(words[0], -1) < (whole(words[-1]) or 0):
             launching.add(words[0])
         elif kind == "run" and name and _may_be_of(words[0], name) and words[0] not in runs[name]:
@@ -125,6 +131,7 @@ def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str
             runs=tuple(runs[name]),
             in_use=tuple(run for run in runs[name] if run in active or run in launching),
             launching=tuple(run for run in runs[name] if run in launching - set(active)),
+            is_damaged=name in damaged,
         )
         for name, size in sizes.items()
     ]

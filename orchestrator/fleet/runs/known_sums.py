@@ -1,4 +1,4 @@
-"""SHA-256 of the files of a data folder, kept on the controller: a file that has not changed is not read again.
+"""Sums of the files of a data folder, kept on the controller: a file that has not changed is not read again.
 
 A file counts as unchanged while size, modification time, change time, device and inode are. The change time cannot be
 set by a program, so that a copy which restores the modification time is noticed. Only hints for speed: a file of sums
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,13 +19,12 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+from contract.data_check import BLOCK, HEXADECIMAL, SHA256, FileSums, digits_of
 from orchestrator.nodes.state_files import replace_file
 
-CHUNK = 1024 * 1024
 SAY_EVERY_S = 10.0
 SETTLED_NS = 2 * 10**9
 """Age of a change from which its time is trusted: two writes within a tick of the file system's clock have one time."""
-_SHA256 = frozenset("0123456789abcdef")
 
 Stamp = tuple[int, int, int, int, int]
 
@@ -43,7 +43,11 @@ class SumsReader:
     _said: float = field(default=0.0)
 
     def sums(self, folder: Path, names: Iterable[str]) -> dict[str, str]:
-        """SHA-256 of each file by its path in the folder. An interrupted call keeps those that it has read."""
+        """SHA-256 of each file by its path in the folder."""
+        return {name: sums.sha256 for name, sums in self.of_files(folder, names).items()}
+
+    def of_files(self, folder: Path, names: Iterable[str]) -> dict[str, FileSums]:
+        """All sums of each file by its path in the folder. An interrupted call keeps those that it has read."""
         known = _load(folder)
         stamps = {name: _stamp((folder / name).stat()) for name in names}
         found = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
@@ -52,7 +56,7 @@ class SumsReader:
             return found
         self._to_read = sum(stamps[name][0] for name in missing)
         self._began = self._said = self.monotonic()
-        keep = {name: (stamps[name], digest) for name, digest in found.items()}
+        keep = {name: (stamps[name], sums) for name, sums in found.items()}
         try:
             for name in missing:
                 found[name] = self._read(folder, name)
@@ -62,12 +66,12 @@ class SumsReader:
             _save(folder, keep)
         return found
 
-    def _read(self, folder: Path, name: str) -> str:
+    def _read(self, folder: Path, name: str) -> FileSums:
         def came(amount: int) -> None:
             self.read += amount
             self._say(folder)
 
-        return sum_of(folder / name, came)
+        return sums_of(folder / name, came)
 
     def _is_settled(self, file: Path, before: Stamp) -> bool:
         """Whether the file was not written while it was read, nor just before."""
@@ -84,14 +88,22 @@ class SumsReader:
         self.notify(f"reading {folder}: {amount}, {left_s / 60:.0f} min left; files that do not change are read once")
 
 
-def sum_of(file: Path, came: Callable[[int], object] = lambda _bytes: None) -> str:
-    """SHA-256 of a file; `came` gets the bytes of each chunk."""
-    content = hashlib.sha256()
+def sums_of(file: Path, came: Callable[[int], object] = lambda _bytes: None) -> FileSums:
+    """Length, SHA-256, and CRC-32 of each block of a file; `came` gets the bytes of each block."""
+    content, blocks, size = hashlib.sha256(), list[str](), 0
     with file.open("rb") as source:
-        while chunk := source.read(CHUNK):
-            content.update(chunk)
-            came(len(chunk))
-    return content.hexdigest()
+        while block := source.read(BLOCK):
+            content.update(block)
+            blocks.append(f"{zlib.crc32(block):08x}")
+            size += len(block)
+            came(len(block))
+    return FileSums(size, content.hexdigest(), "".join(blocks))
+
+
+def sum_of(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def _stamp(of: os.stat_result) -> Stamp:
@@ -103,20 +115,23 @@ def _file(folder: Path) -> Path:
     return user_state_path("orch") / "sums" / f"{name}.json"
 
 
-def _load(folder: Path) -> dict[str, tuple[Stamp, str]]:
-    """Stamp and sum by path; empty if there is no valid file."""
+def _load(folder: Path) -> dict[str, tuple[Stamp, FileSums]]:
+    """Stamp and sums by path; empty if there is no valid file."""
     try:
         known = {}
-        for name, (size, modified, changed, device, inode, digest) in json.loads(_file(folder).read_bytes()).items():
+        for name, (size, modified, changed, device, inode, digest, blocks) in json.loads(
+            _file(folder).read_bytes()
+        ).items():
             stamp = (int(size), int(modified), int(changed), int(device), int(inode))
-            if len(digest) != 64 or not _SHA256.issuperset(digest):
+            if not SHA256.fullmatch(digest) or not HEXADECIMAL.fullmatch(blocks) or len(blocks) != digits_of(stamp[0]):
                 return {}
-            known[str(name)] = (stamp, str(digest))
+            known[str(name)] = (stamp, FileSums(stamp[0], str(digest), str(blocks)))
         return known
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
-def _save(folder: Path, known: dict[str, tuple[Stamp, str]]) -> None:
+def _save(folder: Path, known: dict[str, tuple[Stamp, FileSums]]) -> None:
+    content = {name: [*stamp, sums.sha256, sums.blocks] for name, (stamp, sums) in known.items()}
     with suppress(OSError):  # a full disk of the controller costs speed only
-        replace_file(_file(folder), json.dumps({name: [*stamp, digest] for name, (stamp, digest) in known.items()}))
+        replace_file(_file(folder), json.dumps(content))

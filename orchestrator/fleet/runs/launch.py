@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from orchestrator.fleet.fan_out import Notify, fan_out, results_of
-from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, holders_of
 from orchestrator.fleet.runs.claims import claim_on, release
+from orchestrator.fleet.runs.data_repair import note_sums, repair
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import place_secrets, place_token, remove_secrets, secrets_of
 from orchestrator.nodes.interface import Node, Progress
@@ -37,7 +39,7 @@ compressed: each container's command names all nodes."""
 # which of the paths in $4 and after it are there. A run may have replaced its folder by a link to anywhere.
 _PREPARE = """
 folder=$1 plan=$1/runs/$2/plan.json packing=$3
-for one in data runs "runs/$2" "runs/$2/code"; do
+for one in data data/.sums runs "runs/$2" "runs/$2/code"; do
   [ ! -L "$folder/$one" ] || { echo "$folder/$one is a link, through which nothing is written" >&2; exit 1; }
 done
 mkdir -p "$folder/data" "$folder/runs/$2/code" || exit 1
@@ -159,8 +161,15 @@ def bring_all(
 ) -> None:
     """Bring the run's plan, code, data and agent to the nodes that lack them, and link its data to the places where
     its script looks for it. `fresh`, `elsewhere`: as in `launch`."""
-    for artifact, lacking, having in _prepare(stores, plan, fresh):
-        bring(artifact, lacking, having, elsewhere, fresh=fresh.get(artifact.digest), notify=notify)
+    for one in _prepare(stores, plan, fresh):
+        artifact, new = one.artifact, fresh.get(one.artifact.digest)
+        if one.lacking:
+            bring(artifact, one.lacking, one.having, elsewhere, fresh=new, notify=notify)
+        if one.damaged:
+            holders = [*one.having, *one.lacking] or holders_of(artifact, elsewhere)
+            repair(artifact, one.damaged, [] if artifact.parts else holders, fresh=new, notify=notify)
+        if one.without_sums:
+            note_sums(artifact, one.without_sums, one.having, fresh=new)
 
     def link(store: ProjectDir) -> None:
         links = {name: to for one in plan.data for name, to in one.links(plan.run_id, store.node.name).items()}
@@ -172,11 +181,22 @@ def bring_all(
     results_of(fan_out(stores, link))
 
 
-def _prepare(
-    stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]
-) -> Iterator[tuple[Artifact, Sequence[ProjectDir], list[ProjectDir]]]:
-    """Make the folders on every node and write the plan there; then each of the run's folders that some nodes lack,
-    with these nodes and with those that have it."""
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """Nodes by what they have of a folder that the run was launched with."""
+
+    artifact: Artifact
+    lacking: Sequence[ProjectDir]
+    having: Sequence[ProjectDir]
+    """With a complete copy of which no damage is known."""
+    damaged: Sequence[ProjectDir] = ()
+    without_sums: Sequence[ProjectDir] = ()
+    """Of data alone, those that are about to get it included."""
+
+
+def _prepare(stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]) -> Iterator[_Places]:
+    """Make the folders on every node and write the plan there; then each of the run's folders, with what nodes have of
+    it."""
     text = to_json(plan).encode()
     packing = "gzip" if len(text) >= COMPRESSED_FROM else ""
     text = gzip.compress(text, mtime=0) if packing else text
@@ -184,7 +204,7 @@ def _prepare(
     artifacts = artifacts_of(plan)
 
     def make(store: ProjectDir) -> list[str]:
-        words = [store.folder, plan.run_id, packing, *(artifact.mark(store) for artifact in artifacts)]
+        words = [store.folder, plan.run_id, packing, *(mark for one in artifacts for mark in one.marks(store))]
         made = store.node.run(["sh", "-c", _PREPARE, "sh", *words], stdin=text)
         hint = "may this user write there? set `workspace` in the inventory"
         return made.check(f"making {store.folder}", hint=hint).split()
@@ -193,11 +213,16 @@ def _prepare(
     results_of(outcomes)
     for artifact in artifacts:
         new = fresh.get(artifact.digest)
-        having = [outcome.item for outcome in outcomes if artifact.mark(outcome.item) in (outcome.result or ())]
+        there = [(one.item, [mark in (one.result or ()) for mark in artifact.marks(one.item)]) for one in outcomes]
         # new code replaces files that the run has written
-        lacking = stores if new and artifact.is_code else [store for store in stores if store not in having]
-        if lacking:
-            yield artifact, lacking, having
+        lacking = [store for store, (is_there, *_) in there if not is_there or (new and artifact.is_code)]
+        yield _Places(
+            artifact=artifact,
+            lacking=lacking,
+            having=[store for store, (is_there, *more) in there if is_there and not any(more[1:])],
+            damaged=[store for store, (is_there, *more) in there if is_there and any(more[1:])],
+            without_sums=[store for store, (is_there, *more) in there if more and not (is_there and more[0])],
+        )
 
 
 def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningContainer, ...]:

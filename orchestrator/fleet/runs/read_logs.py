@@ -113,7 +113,7 @@ def collect_logs(
             number = 0
             for line in container.node.engine.logs(container.id, since=log.since):
                 entry = run_line(container, line, veil)
-                record.note_checkpoint(entry, container.id)  # first: a line that is stored is not collected again
+                record.note_report(entry, container.id)  # first: a line that is stored is not collected again
                 log.add(entry)
                 number += 1
         if log.problem:
@@ -123,12 +123,12 @@ def collect_logs(
     return fan_out(containers, bring)
 
 
-def note_checkpoints(containers: Sequence[RunningContainer], record: RunRecord) -> None:
-    """Record the checkpoints that these containers reported, although their lines may have been collected before. Those
-    that do not answer are left out."""
+def note_reports(containers: Sequence[RunningContainer], record: RunRecord) -> None:
+    """Record what these containers reported of checkpoints and data, although their lines may have been collected
+    before. Those that do not answer are left out."""
 
     def note(container: RunningContainer) -> None:
         for line in container.node.engine.logs(container.id):
-            record.note_checkpoint(run_line(container, line, record.veil), container.id)
+            record.note_report(run_line(container, line, record.veil), container.id)
 
     fan_out(containers, note)

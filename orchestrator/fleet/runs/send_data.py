@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +13,10 @@ from orchestrator.fleet.relay import CHUNK, FileToSend, FolderToSend
 from orchestrator.nodes.archive import outside_file
 
 
-def folder_to_send(folder: Path, sums: Mapping[str, str]) -> FolderToSend:
-    """Everything in the folder, with the SHA-256 of each file; links as `outside_file` says."""
-    links, folders, files = dict[str, str](), list[str](), list[str]()
-    for path in sorted(folder.rglob("*")):
+def folder_to_send(folder: Path, sums: Mapping[str, str], only: Collection[str] = ()) -> FolderToSend:
+    """Everything in the folder, with the SHA-256 of each file; or `only` these files. Links as `outside_file` says."""
+    links, folders, files = dict[str, str](), list[str](), sorted(only)
+    for path in sorted(folder.rglob("*")) if not only else ():
         name = str(path.relative_to(folder))
         if path.is_symlink() and not outside_file(path, folder):
             links[name] = str(path.readlink())

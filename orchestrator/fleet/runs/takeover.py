@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.runs.claims import LONGEST_OWNER, TIMEOUT_S
 from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs
-from orchestrator.fleet.runs.read_logs import note_checkpoints
+from orchestrator.fleet.runs.read_logs import note_reports
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.labels import LABEL_ATTEMPT, LABEL_CLAIM
 from orchestrator.specs.numbers import whole
@@ -97,9 +97,7 @@ def take_over(nodes: Sequence[Node], plan: Plan, source: str) -> None:
     record = RunRecord(plan.run_id)
     record.save_takeover(plan, containers, source=source, by=user_here())
     leading = [name for name in containers if record.leads(name, plan.attempt)]
-    note_checkpoints(
-        [RunningContainer(node=by_name[name], node_rank=0, id=containers[name]) for name in leading], record
-    )
+    note_reports([RunningContainer(node=by_name[name], node_rank=0, id=containers[name]) for name in leading], record)
 
 
 def _containers(run: Run, plan: Plan, nodes: Mapping[str, Node]) -> dict[str, str]:

@@ -63,7 +63,7 @@ class LogReader:
                         return
                     entry = run_line(container, line, veil)
                     self.last = line.time
-                    self._record.note_checkpoint(entry, container.id)  # first: a line that is stored is not read again
+                    self._record.note_report(entry, container.id)  # first: a line that is stored is not read again
                     if log:
                         log = self._store(log, entry, stack, container, veil)
                     while self._queue.qsize() >= MOST_WAITING and not self._pause(DRAIN_S):

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.checks.doctor import diagnose
 from orchestrator.nodes.ssh_login import Attempt, Keys, refusal
+from orchestrator.specs.data import ComparedData, DamagedFile
 from orchestrator.specs.errors import DeadlineError
 from orchestrator.specs.facts import EngineFacts, GpuFacts
 from orchestrator.specs.finding import Finding
@@ -148,6 +149,9 @@ MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {
     "clock.not_kept": partial(beta, host={"ntp": "no"}),
     "clock.controller": lambda: found(
         examined("alpha", facts={"clock_offset_s": 40.2}), examined("beta", facts={"clock_offset_s": 40.0})
+    ),
+    "data.damaged": partial(
+        beta, data=ComparedData(damaged=(DamagedFile(data="d" * 16, file="a.bin", wrong="content", offset=7),))
     ),
     "data.differs": partial(beta, manifests={"Data": "d1" * 32}),
     "data.missing": partial(beta, manifests={}),
