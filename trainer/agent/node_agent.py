@@ -166,7 +166,7 @@ class NodeAgent:
     def _start(self, link: CoordinatorLink, port: int) -> None:
         self._reported = 0.0
         try:
-            self._ranks = Ranks(self._options, self._generation, self._write, port)
+            self._ranks = Ranks(self._options, self._generation, self._write, port, link.store)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes
             reason = f"the ranks could not be started: {error}"
             link.ended(RankExit(outcome="infrastructure", node=self._options.node, reason=reason))
