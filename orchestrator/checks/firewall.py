@@ -1,6 +1,7 @@
-"""Checks of firewalls: blocked peers, open ports. The rendezvous has no authentication: a peer of it can run code.
+"""Checks of firewalls: blocked peers, open ports. gloo, NCCL and a script's own ports have no authentication: a peer of
+theirs can run code.
 
-PyTorch says so itself (its SECURITY.md), and its store listens on every address of the node (pytorch/pytorch#173909).
+PyTorch says so itself (its SECURITY.md, pytorch/pytorch#173909). Its store alone is behind the agents (ADR 65).
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A public address without a filter: any host that reaches the rendezvous port can run code on the node."""
+    """A public address without a filter: any host that reaches the ranks' ports can run code on the node."""
     for node in fleet:
         open_to = [
             (item.name, str(net.ip)) for item in interfaces_of(node) for net in networks_of(item) if net.ip.is_global

@@ -349,7 +349,7 @@ def test_a_connection_for_files_is_of_a_node_that_is_connected() -> None:
     here.listener.close()
     argv = ["--nodes", ",".join(NAMES), "--node-rank", "0", "--address", "127.0.0.1", "--port", str(here.port)]
     options = read([*argv, "--", "torchrun"], {"ORCH_RUN_ID": "r"})
-    here.listener = AgentListener(options, SECRET, lambda _, text: here.notes.append(text), take_files=take)
+    here.listener = AgentListener(options, SECRET, lambda _, text: here.notes.append(text), take={"files": take})
     with here.greet(1, purpose="files") as early:
         here.until(lambda: here.notes)
         early.settimeout(5)

@@ -48,7 +48,9 @@ LISTENS = {
     "orchestrator/nodes/relay_program.py": "a copy to many nodes: on the node's own address, ends with its "
     "reader, takes nothing without a proof of its token",
     "trainer/agent/listener.py": "the agents of one attempt, while it lasts; no answer without a proof of its token",
-    "trainer/agent/rendezvous_port.py": "reserves the port on which ranks meet, for torch; never listens",
+    "trainer/agent/rendezvous_port.py": "reserves the port on which ranks meet",
+    "trainer/agent/store_proxy.py": "the port on which ranks meet, in front of torch's store: it passes on connections "
+    "of the run's own processes alone",
 }
 """Whoever opens a port, and why it is no daemon."""
 

@@ -5,6 +5,7 @@ A hint that silences a statement and never makes one: NVLink, shared memory and 
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ _ESTABLISHED, _INFO = 1 << 1, 2
 _BYTES_AT = 120
 """Place of `tcpi_bytes_acked` and `tcpi_bytes_received` in `struct tcp_info`."""
 _LISTEN = "0A"
+_ANY_COOKIE = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,25 @@ def connections() -> dict[int, TcpConnection] | None:
             for family in (socket.AF_INET, socket.AF_INET6):
                 found |= dict(_dump(link, family))
         return found
+    return None
+
+
+def find(local: tuple[str, int], remote: tuple[str, int]) -> tuple[int, int] | None:
+    """Inode and user of the IPv4 connection between these addresses and ports; None: there is none here. OSError: the
+    kernel does not say."""
+    addresses = [socket.inet_aton(address).ljust(16, b"\0") for address, _ in (local, remote)]
+    request = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 2**32 - 1)
+    request += struct.pack("!HH", local[1], remote[1]) + b"".join(addresses) + struct.pack("=IQ", 0, _ANY_COOKIE)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as link:
+        link.settimeout(1.0)
+        link.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, 1, 1, 0) + request)
+        answer = link.recv(1 << 14)
+    if struct.unpack_from("=IH", answer)[1] == _BY_FAMILY:
+        user, inode = struct.unpack_from("=II", answer, 80)
+        return inode, user
+    (code,) = struct.unpack_from("=i", answer, 16)
+    if code != -errno.ENOENT:
+        raise OSError(-code, "the kernel has no tcp_diag")
     return None
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from contract.liveness import LivenessLimits
 from contract.rank_signs import RankSigns
 from contract.result_files import ResultFiles
+from trainer.agent.connection_owner import ConnectionOwner
 from trainer.agent.coordinator import (
     GONE,
     Coordinator,
@@ -24,7 +25,7 @@ from trainer.agent.coordinator import (
     StartRanks,
 )
 from trainer.agent.file_copies import FileCopy, FileServer
-from trainer.agent.handshake import FILES, MESSAGES, Greeting, draw, read_asked, read_token, read_welcome
+from trainer.agent.handshake import FILES, MESSAGES, OWNERS, Greeting, draw, read_asked, read_token, read_welcome
 from trainer.agent.listener import (
     GREETING_S,
     AgentListener,
@@ -35,8 +36,9 @@ from trainer.agent.listener import (
 from trainer.agent.messages import MisfitError, Ping, RanksEnded, Ready, Report, SignsReport, as_message, read_order
 from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
-from trainer.agent.rendezvous_port import RendezvousPort, planned_port
+from trainer.agent.rendezvous_port import RendezvousPort, planned_port, starts_torchrun
 from trainer.agent.result_folder import ResultFolder
+from trainer.agent.store_proxy import StoreProxy
 from trainer.agent.wire import SEND_S, AgentConnection
 
 PING_S = 2.0
@@ -70,7 +72,11 @@ class CoordinatorServer:
             ),
         )
         self._options, self._note = options, note
-        self._port = RendezvousPort(planned_port({**os.environ, **options.environment}), note)
+        is_torchrun = starts_torchrun(options.command)
+        self._port = RendezvousPort(planned_port({**os.environ, **options.environment}), note, listens=is_torchrun)
+        self._proxy = StoreProxy() if is_torchrun else None
+        self.store: socket.socket | None = None
+        """Listening socket for torch's store of the next generation; None: torchrun makes its own."""
         self._own: list[Report] = []
         """Reports of this node that the coordinator has not processed."""
         self._informed = set[int]()
@@ -82,7 +88,8 @@ class CoordinatorServer:
         """Ranks of the nodes that send files to this one."""
         self._listener = None
         if len(options.names) > 1:
-            self._listener = AgentListener(options, read_token(options.token_file), note, take_files=self._files.take)
+            take = {FILES: self._files.take, **({OWNERS: self._proxy.take} if self._proxy else {})}
+            self._listener = AgentListener(options, read_token(options.token_file), note, take=take)
         self._coordinator.open(time.monotonic())
 
     def ready(self, generation: int, results: ResultFiles | None = None) -> None:
@@ -129,6 +136,8 @@ class CoordinatorServer:
                 for _ in self.orders(1.0):
                     pass
         self._files.close()
+        if self._proxy:
+            self._proxy.close()
         self._port.close()
         if self._listener:
             self._listener.close()
@@ -164,13 +173,19 @@ class CoordinatorServer:
     def _pass_on(self, orders: list[Order]) -> Iterator[Order]:
         for order in orders:
             if isinstance(order, StartRanks):
-                order = replace(order, port=self._port.reserve())  # the order as it is sent
+                order = replace(order, port=self._open_port())  # the order as it is sent
             if isinstance(order, CopyFiles):
                 self._ask_to_copy(order)
                 continue
             if not isinstance(order, Notice):
                 self._send(order)
             yield order
+
+    def _open_port(self) -> int:
+        """Reserve the port of the next generation and listen on it for torch's store; 0: as the command says."""
+        port = self._port.reserve()
+        self.store = self._proxy.open(self._port.held, self._note) if self._proxy and self._port.held else None
+        return port
 
     def _ask_to_copy(self, order: CopyFiles) -> None:
         if order.upload:
@@ -196,6 +211,9 @@ class CoordinatorClient:
         self._state: Report = Ready(generation=0)
         """The first report on a new connection."""
         self._pinged = self._tried = 0.0
+        self._owner: ConnectionOwner | None = None
+        self.store = None
+        """Torch's store is on rank 0's node."""
         self._why_not = ""
         """Reason of the newest failed connection."""
         self._waits_since = time.monotonic()
@@ -248,6 +266,8 @@ class CoordinatorClient:
             yield from self._lost(f"no word from {self._options.names[0]} for {silent:.0f} s")
 
     def close(self) -> None:
+        if self._owner:
+            self._owner.close()
         if self._connection:
             self._connection.close()
 
@@ -262,8 +282,15 @@ class CoordinatorClient:
         except MisfitError as error:
             self._note("order", f"{self._options.names[0]} sent an invalid message: {error}")
             return
+        if isinstance(order, StartRanks) and order.port and starts_torchrun(self._options.command):
+            if self._owner:
+                self._owner.close()
+            self._owner = ConnectionOwner(self._for_questions, (self._options.address,))
         if not isinstance(order, Ping):
             yield order
+
+    def _for_questions(self) -> AgentConnection:
+        return _greeted(self._options, self._token, OWNERS)
 
     def _connect(self) -> None:
         now = time.monotonic()

@@ -20,7 +20,8 @@ from trainer.errors import ConfigurationError
 
 SHORTEST = 32
 """Minimum number of characters of a token: 128 bits in hexadecimal."""
-MESSAGES, FILES = "messages", "files"
+MESSAGES, FILES, OWNERS = PURPOSES = ("messages", "files", "owners")
+"""Uses of a connection; the last one is for the questions of `connection_owner`."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _PROOF = re.compile(r"[0-9a-f]{64}")
 
@@ -51,7 +52,7 @@ class Greeting:
     drawn: str = ""
     """Nonce of the node."""
     purpose: str = MESSAGES
-    """Use of the connection: `messages`, or `files` beside them."""
+    """Use of the connection: `messages`, or another one beside them."""
 
     def signed(self, token: bytes, who: str) -> str:
         """Sign as `node` or `coordinator`: proof that the signer has the token."""
@@ -86,7 +87,7 @@ def read_greeting(line: bytes, asked: str, nodes: int, token: bytes) -> Greeting
         node_rank=whole(values, "node_rank", least=1, most=nodes - 1),
         asked=asked,
         drawn=_word(values, "drawn", _NONCE),
-        purpose=FILES if values.get("purpose") == FILES else MESSAGES,
+        purpose=next((one for one in PURPOSES if one == values.get("purpose")), MESSAGES),
     )
     if not greeting.is_proven(token, "node", _word(values, "proof", _PROOF)):
         raise MisfitError("it does not have the token of this attempt")

@@ -12,10 +12,10 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trainer.agent.handshake import FILES, draw, read_greeting
+from trainer.agent.handshake import MESSAGES, draw, read_greeting
 from trainer.agent.local_network import address_of
 from trainer.agent.messages import MisfitError, Report, read_report
 from trainer.agent.options import AgentOptions
@@ -67,14 +67,14 @@ class AgentListener:
         token: bytes,
         note: Callable[[str, str], None],
         *,
-        take_files: Callable[[int, socket.socket], None] | None = None,
+        take: Mapping[str, Callable[[int, socket.socket], None]] | None = None,
         greeting_s: float = GREETING_S,
         live_s: float = LIVE_S,
     ) -> None:
-        """`note` receives the kind and the text of a line for people; `take_files` the rank of a connected node and a
-        connection of its own for files, None: refused. OSError: the port is in use."""
+        """`note` receives the kind and the text of a line for people; `take` has a function for each
+        other purpose: it receives the rank of a connected node, and a connection. OSError: the port is in use."""
         self._run, self._names, self._token, self._note = options.run, options.names, token, note
-        self._take_files = take_files
+        self._take = take or {}
         self._greeting_s, self._live_s = greeting_s, live_s
         self._most = 2 * len(options.names) + 16
         self._nodes: dict[int, AgentConnection] = {}
@@ -181,18 +181,18 @@ class AgentListener:
         answer, refused = {"proof": greeting.signed(self._token, "coordinator")}, ""
         if greeting.run != self._run:
             refused = f"this is run {self._run}"
-        elif greeting.purpose == FILES:
-            refused = "" if holder and self._take_files else f"{self._names[rank]} is not connected"
+        elif greeting.purpose != MESSAGES:
+            refused = "" if holder and greeting.purpose in self._take else f"{self._names[rank]} is not connected"
         elif holder and time.monotonic() - holder.heard < self._live_s:
             refused = f"{self._names[rank]} is connected already"
         if refused:
             line.send({**answer, "refused": refused})
             raise ConnectionError(refused)
-        if greeting.purpose == FILES and self._take_files:
+        if greeting.purpose != MESSAGES:
             del self._pending[line]
             self._selector.unregister(line)
             line.send(answer)
-            self._take_files(rank, line.detach())
+            self._take[greeting.purpose](rank, line.detach())
             return
         if holder:
             yield self._leave(rank, "a new one replaces it")

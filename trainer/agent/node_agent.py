@@ -167,7 +167,7 @@ class NodeAgent:
     def _start(self, link: CoordinatorLink, port: int) -> None:
         self._reported = 0.0
         try:
-            self._ranks = Ranks(self._options, self._generation, self._write, port)
+            self._ranks = Ranks(self._options, self._generation, self._write, port, link.store)
             if not (self._options.place and self._options.node_rank):  # nodes of a cluster share their data
                 check_data(self._options.check_data_mib_s, self._emit)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,19 @@ def below(pid: int, processes: Iterable[Process]) -> list[Process]:
     for process in found:  # it grows meanwhile
         found += by_parent.get(process.pid, ())
     return found
+
+
+def listed_below(pid: int) -> Iterator[int]:
+    """Numbers of the processes below this one, from the top, as the kernel lists them: without a look at all processes
+    of the machine. One that has just started or lost its parent may be missing."""
+    found = [pid]
+    for parent in found:  # it grows meanwhile
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{parent}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    children = [int(word) for word in (thread / "children").read_text().split()]
+                    yield from children
+                    found += children
 
 
 def left_after(processes: Sequence[Process], timeout_s: float = 0.0) -> list[Process]:

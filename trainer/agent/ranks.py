@@ -71,9 +71,15 @@ class Ranks:
     """One torchrun and its ranks, or a script of the user's with all that it starts."""
 
     def __init__(
-        self, options: AgentOptions, generation: int, write: Callable[[IO[bytes], bytes], None], port: int = 0
+        self,
+        options: AgentOptions,
+        generation: int,
+        write: Callable[[IO[bytes], bytes], None],
+        port: int = 0,
+        store: socket.socket | None = None,
     ) -> None:
-        """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says."""
+        """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says. `store`: socket
+        on which torch's store is to listen, and which is closed here; None: torchrun makes its own."""
         self._options = options
         self._lines = 0
         self._frozen = ""
@@ -96,16 +102,19 @@ class Ranks:
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
         self._done_socket, done_end = socket.socketpair()
         self._done_socket.setblocking(False)
+        passed = [done_end, *([store] if store else [])]
+        descriptors = [one.fileno() for one in passed]
         self._process = subprocess.Popen(
-            torchrun_line(with_port(options.command, port), generation, self._scratch.path, done_end.fileno()),
+            torchrun_line(with_port(options.command, port), generation, self._scratch.path, descriptors),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(options, generation, self._scratch.path, port),
             start_new_session=True,
-            pass_fds=(done_end.fileno(),),
+            pass_fds=descriptors,
         )
-        done_end.close()
+        for one in passed:
+            one.close()
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], int | None]] = [
             (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
@@ -291,12 +300,12 @@ def _checkpoint_to_resume(options: AgentOptions) -> str:
     return str(found.entry) if found else ""
 
 
-def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descriptor: int) -> list[str]:
+def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descriptors: Sequence[int]) -> list[str]:
     """torchrun's command line for this generation: a straggler of an earlier one must not meet the ranks of this. A
-    script's stays as it is."""
+    script's stays as it is. `descriptors`: of the socket to the agent, and of the store's if there is one."""
     words = list(argv)
     if words[0] == "torchrun":
-        ours = (*OUR_MODULE, "trainer.agent.torchrun", str(descriptor))
+        ours = (*OUR_MODULE, "trainer.agent.torchrun", *map(str, [*descriptors, -1][:2]))
         words = [sys.executable, *ours, *through_pipes(streams), *words[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1

@@ -1,8 +1,9 @@
 """The port on which the ranks of a generation meet, reserved on rank 0's node for as long as they run.
 
 A port that was free when the run was planned may have another run's ranks by now: these listen only seconds later, once
-they have imported torch. So rank 0's agent binds the port, and all agents learn it with the order to start. The bound
-socket does not listen: Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
+they have imported torch. So rank 0's agent binds the port, and all agents learn it with the order to start. Where it
+starts torchrun, it listens there itself (`store_proxy`). A script of the user's starts its own torchrun: then the bound
+socket does not listen, and Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ PORTS_TRIED = 64
 class RendezvousPort:
     """Choose a port for each generation, and hold the newest one."""
 
-    def __init__(self, planned: int, note: Callable[[str, str], None]) -> None:
+    def __init__(self, planned: int, note: Callable[[str, str], None], *, listens: bool = False) -> None:
         """`planned`: port of the first generation, if it is free; 0: all generations have the one of their command.
-        `note` receives the kind and the text of a line for people."""
+        `note` receives the kind and the text of a line for people. `listens`: sockets of this user alone share it."""
         self._next, self._note = planned, note
-        self._held: socket.socket | None = None
+        self._sharing = socket.SO_REUSEPORT if listens else socket.SO_REUSEADDR
+        self.held: socket.socket | None = None
+        """Bound to the port."""
 
     def reserve(self) -> int:
         """Release the port of the generation before, and reserve the next free one; 0: there is none."""
@@ -37,18 +40,18 @@ class RendezvousPort:
             except OSError:
                 held.close()
                 continue
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.setsockopt(socket.SOL_SOCKET, self._sharing, 1)
             if port != first:
                 self._note("port", f"port {first} is not free: the ranks meet on port {port}")
-            self._held, self._next = held, port + 1
+            self.held, self._next = held, port + 1
             return port
         return 0
 
     def close(self) -> None:
         """Release the port."""
-        if self._held:
-            self._held.close()
-            self._held = None
+        if self.held:
+            self.held.close()
+            self.held = None
 
 
 def planned_port(environ: Mapping[str, str]) -> int:
@@ -64,9 +67,14 @@ def port_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
     return {name: str(port) for name in VARIABLES if port and name in environ}
 
 
+def starts_torchrun(argv: Sequence[str]) -> bool:
+    """Whether the agent starts torchrun itself, rather than a script of the user's that does."""
+    return list(argv[:1]) == ["torchrun"]
+
+
 def with_port(argv: Sequence[str], port: int) -> list[str]:
     """Return torchrun's words with this port; 0, or a program of the user: as they are."""
     words = list(argv)
-    if port and words[:1] == ["torchrun"] and OPTION in words[:-1]:
+    if port and starts_torchrun(words) and OPTION in words[:-1]:
         words[words.index(OPTION) + 1] = str(port)
     return words

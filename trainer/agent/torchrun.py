@@ -1,9 +1,12 @@
-"""torchrun as started by an agent: `python -m trainer.agent.torchrun DESCRIPTOR ARGUMENTS…`. Imports torch.
+"""torchrun as started by an agent: `python -m trainer.agent.torchrun DESCRIPTOR STORE ARGUMENTS…`. Imports torch.
 
 The torchrun of rank 0's node holds torch's store. If it leaves first, others that are still at torchrun's own exit
 barrier end a successful run with a traceback (2 of 13 runs on a busy machine). So each reports through DESCRIPTOR, a
 socket of the agent, that its ranks have succeeded, and stays until the agent ends it, once all nodes have. Until then
 the store remains available to late ranks of other nodes.
+
+STORE is a listening socket for torch's store, behind the agent's (`store_proxy`); -1: there is none, and the store
+listens on every address.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.run import main, parse_args
 
 
-def run(descriptor: int, argv: Sequence[str]) -> None:
+def run(descriptor: int, listening: int, argv: Sequence[str]) -> None:
     with socket.socket(fileno=descriptor) as agent:
         agent.set_inheritable(False)  # otherwise a process that a rank leaves behind holds it open
-        _held = _store(argv)
+        _held = _store(listening, argv)
         # It raises after 300 s if ranks of other nodes take longer; the agents end together anyway.
         SimpleElasticAgent._exit_barrier = lambda _self: None  # type: ignore[method-assign]  # torch has no option
         main(list(argv))
@@ -31,13 +34,16 @@ def run(descriptor: int, argv: Sequence[str]) -> None:
         agent.recv(1)
 
 
-def _store(argv: Sequence[str]) -> TCPStore | None:
+def _store(listening: int, argv: Sequence[str]) -> TCPStore | None:
     """Create the store that torchrun is about to create: a process has one per port, and keeps it while it is held."""
     given = parse_args(list(argv))  # type: ignore[no-untyped-call]  # torch's own
-    if given.nnodes == "1" or given.node_rank != 0:
+    if given.node_rank != 0 or (listening < 0 and given.nnodes == "1"):
         return None
-    return TCPStore(given.master_addr, given.master_port, is_master=True, wait_for_workers=False, multi_tenant=True)
+    return TCPStore(
+        given.master_addr, given.master_port, is_master=True, wait_for_workers=False, multi_tenant=True,
+        master_listen_fd=listening if listening >= 0 else None,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]), sys.argv[2:])
+    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

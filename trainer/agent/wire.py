@@ -24,7 +24,8 @@ class AgentConnection:
 
     def __init__(self, connected: socket.socket, longest: int = LONGEST) -> None:
         self._socket = connected
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # a pair of sockets within a process has no such option
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.longest = longest
         self.heard = time.monotonic()
         self._rest = b""

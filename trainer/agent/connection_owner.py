@@ -1,0 +1,131 @@
+"""Which connections to torch's store belong to the ranks of this node: asked by rank 0's agent, as in RFC 1413.
+
+An address says from which machine a connection comes, and not whose it is: other users and other runs have the same
+one. The kernel knows the socket of a connection, and which processes hold it. Each agent answers for the processes
+that it has started, on an authenticated connection of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from threading import Event, Thread
+from typing import Any
+
+from trainer.agent import connections, processes
+from trainer.agent.messages import MisfitError, values_of, whole
+from trainer.agent.wire import AgentConnection, Message
+
+MOST_ASKED = 128
+"""Connections in one question."""
+RETRY_S = 1.0
+ALL_S = 5.0
+"""Least time between two looks through all processes of the machine, some 30 ms each. torch tries again meanwhile."""
+WAIT_S = 0.5
+"""Time after which the thread looks whether it is to end."""
+
+
+@dataclass(frozen=True)
+class StoreConnection:
+    """A connection to the store, as its client sees it."""
+
+    address: str
+    port: int
+    to_address: str
+    to_port: int
+
+
+def question(asked: Sequence[StoreConnection]) -> Message:
+    return {"whose": [asdict(one) for one in asked]}
+
+
+def read_question(line: bytes) -> list[StoreConnection]:
+    """Decode a question of rank 0's agent. MisfitError: it is invalid."""
+    asked = values_of(line).get("whose")
+    if not isinstance(asked, list) or len(asked) > MOST_ASKED or any(not isinstance(one, dict) for one in asked):
+        raise MisfitError("not a question about connections")
+    return [
+        StoreConnection(
+            _address(one, "address"), whole(one, "port", most=65535),
+            _address(one, "to_address"), whole(one, "to_port", most=65535),
+        )
+        for one in asked
+    ]  # fmt: skip
+
+
+def read_answer(line: bytes, asked: int) -> frozenset[int]:
+    """Decode the answer of a node: places in the question. MisfitError: it is invalid."""
+    own = values_of(line).get("own")
+    if not isinstance(own, list) or len(own) > asked:
+        raise MisfitError("not an answer about connections")
+    if any(type(place) is not int or not 0 <= place < asked for place in own):
+        raise MisfitError("an answer about connections that were not asked for")
+    return frozenset(own)
+
+
+def _address(values: dict[str, Any], key: str) -> str:
+    text = values.get(key)
+    try:
+        return socket.inet_ntoa(socket.inet_aton(text if isinstance(text, str) and len(text) <= 15 else ""))
+    except OSError:
+        raise MisfitError(f"{key} is not an IPv4 address") from None
+
+
+def own_connections(asked: Sequence[StoreConnection], masters: Collection[str], *, in_all: bool = True) -> list[int]:
+    """Places in `asked` of the connections that processes below this one hold. `masters`: other addresses by which
+    they may call rank 0's node, where a router forwards them. `in_all`: look through all processes of the machine for
+    one that the kernel does not list. OSError: the kernel does not say."""
+    sockets = [_inodes_of(one, masters) for one in asked]
+    wanted, held = set().union(*sockets), set[int]()
+    for pid in processes.listed_below(os.getpid()):
+        if not wanted - held:
+            break
+        held |= connections.inodes(pid)
+    if wanted - held and in_all:
+        held = held.union(*(connections.inodes(child.pid) for child in processes.descendants(os.getpid())))
+    return [place for place, found in enumerate(sockets) if found & held]
+
+
+def _inodes_of(one: StoreConnection, masters: Collection[str]) -> set[int]:
+    """Inodes of this user's sockets that may be the client's end of a connection."""
+    remotes = [(address, one.to_port) for address in dict.fromkeys((one.to_address, *masters))]
+    found = [connections.find((one.address, one.port), remote) for remote in remotes]
+    return {known[0] for known in found if known and known[1] == os.getuid()}
+
+
+class ConnectionOwner:
+    """Answers questions about the connections of this node's ranks, in a thread of its own."""
+
+    def __init__(self, connect: Callable[[], AgentConnection], masters: Collection[str] = (), *, once: bool = False):
+        """`connect` opens the connection to rank 0's agent; `once`: a lost one is not opened again."""
+        self._connect, self._masters, self._once = connect, masters, once
+        self._looked_at = time.monotonic()
+        """Time of the last look through all processes."""
+        self._ended = Event()
+        Thread(target=self._serve, daemon=True, name="connection owner").start()
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _serve(self) -> None:
+        while not self._ended.is_set():
+            with suppress(OSError, MisfitError):
+                connection = self._connect()
+                try:
+                    self._answer(connection)
+                finally:
+                    connection.close()
+            if self._once:
+                return
+            self._ended.wait(RETRY_S)
+
+    def _answer(self, connection: AgentConnection) -> None:
+        while not self._ended.is_set():
+            for line in connection.receive(WAIT_S):
+                in_all = time.monotonic() - self._looked_at > ALL_S
+                self._looked_at = time.monotonic() if in_all else self._looked_at
+                connection.send({"own": own_connections(read_question(line), self._masters, in_all=in_all)})
