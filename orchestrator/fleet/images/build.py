@@ -18,7 +18,7 @@ from orchestrator.fleet.images.distribute_image import Registry, distribute
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.plan.cuda import AUTO, choose_cuda
-from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels, redact
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels
 from orchestrator.plan.packages import BASE_ARGUMENT, LAYER, Additions
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.cuda import DEFAULT_BUILD
@@ -27,6 +27,7 @@ from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_CONTENT, PACKAGE_LABELS
+from orchestrator.specs.secret import hide_secrets
 
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -347,7 +348,7 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, shown: _Output
                 output.read(progress.text)
         except EngineError as error:
             lines = "\n  ".join(["", *output.last_lines()]) if output.last else ""
-            raise EngineError(redact(error.message) + lines, node=node.name, hint=hint or error.hint) from error
+            raise EngineError(hide_secrets(error.message) + lines, node=node.name, hint=hint or error.hint) from error
 
 
 def _ask(node: Node, recipe: Recipe) -> ImageVersions:
