@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from pydantic import TypeAdapter
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out, results_of
 from orchestrator.fleet.images.base_image import ensure_base
@@ -364,7 +365,10 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
         cpus=1.0,
     )
     answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
-    found = ImageVersions(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
+    try:
+        found = TypeAdapter(ImageVersions).validate_json(answer.strip().rpartition("\n")[2])
+    except ValueError:
+        raise EngineError("the new image does not say what is in it", node=node.name, hint="--no-cache") from None
     other_cuda = bool(recipe.cuda) and found.cuda != recipe.cuda
     if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda") or other_cuda:
         problem = f"not an image of profile {' '.join((recipe.profile, recipe.cuda)).strip()}: {found}"
