@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.fuzz.byte_readers import byte_readers
+from benchmarks.fuzz.reader import Reader
 from contract.checkpoint import decode_manifest
 from contract.data_check import FileSums, decode_sums, encode_sums
 from contract.downloads import CachedFile, Manifest, encode_manifest, read_source
@@ -41,8 +41,8 @@ from orchestrator.render.log_lines import log_json, log_line
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.times import stamp, started
 from orchestrator.specs.connectivity import read_connectivity_result
-from orchestrator.specs.errors import OrchError
-from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
+from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini, read_ansible
+from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist, inventory_text
 from orchestrator.specs.labels import read_labels
@@ -62,16 +62,6 @@ from trainer.agent.rank_exit import read_rank_exit
 from trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reader:
-    """One of them."""
-
-    read: Callable[[str], object]
-    texts: Sequence[str]
-    """Valid ones."""
-    declared: tuple[type[Exception], ...] = (OrchError,)
 
 
 def _message(message: Report | Order) -> str:
@@ -195,6 +185,7 @@ RECORD = "".join(
 INVENTORY = "defaults: {user: ana}\nnodes:\n  alpha: {address: 10.0.0.1, port: 22}\n  n[1-3]: {address: 'h[1-3].lan'}\n"
 SSH = "Host alpha beta-*\n  HostName 10.0.0.1\n  Port 22\n  User ana\n  ProxyJump gate\nHost gate\n  HostName g.lan\n"
 INI = "[gpu]\nalpha ansible_host=10.0.0.1 ansible_port=2\nm[1:3] ansible_user=ana\n[gpu:vars]\nx=1\n[a:children]\ngpu\n"
+FOREIGN = "my-pool:\n  hosts: [10.0.0.1, {ip: 10.0.0.2, user: ana, identity_file: ~/.ssh/k}]\n  user: ana\n"
 YAML = "all:\n  hosts:\n    alpha: {ansible_host: 10.0.0.1, ansible_port: 2}\n  children: {g: {hosts: {'n[1:3]': }}}\n"
 SETUP = (
     "user=ana\nrights=free\nsystem=Debian\ndistribution=debian\nlike=debian\nversion=12\ngroups=ana\nsystemd=yes\n"
@@ -207,6 +198,7 @@ def readers() -> Mapping[str, Reader]:
     facts = lan.probe_answer("alpha")
     inside = json.dumps(lan.INSIDE)
     return {
+        **byte_readers(),
         "labels": Reader(read=_labels, texts=[json.dumps(LABELS)], declared=(ValueError, RecursionError)),
         "lines": Reader(read=_shown, texts=_events()),
         "diagnosis": Reader(read=lambda text: classify(FailedRank(own=text.splitlines(), agent=text.splitlines(),
@@ -251,6 +243,7 @@ def readers() -> Mapping[str, Reader]:
         "ssh config": Reader(read=_imported(lambda text: from_ssh_config(text, home=Path("/no"))), texts=[SSH]),
         "ansible": Reader(read=_imported(lambda text: from_ansible(text, filename="f")), texts=[YAML]),
         "ansible ini": Reader(read=_imported(from_ansible_ini), texts=[INI]),
+        "any inventory": Reader(read=_any_inventory, texts=[YAML, INI, FOREIGN]),
         "hostfile": Reader(read=_imported(from_hostfile), texts=["ana@n1 slots=4\nn2 slots=2 # x\n"]),
         "hostlist": Reader(read=_imported(from_hostlist), texts=["n[01-03],m[1-2,9]"]),
         "job environment": Reader(read=_seated, declared=(ConfigurationError,), texts=[
@@ -266,6 +259,11 @@ FIREWALLS = (
     "root=yes\ntool=iptables\niptables=-P INPUT DROP\niptables=-A INPUT -s 10.0.0.0/8 -p tcp --dport 22:23 -j ACCEPT\n",
     "root=yes\ntool=firewalld\nfirewalld=rule family=\"ipv4\" source address=\"10.0.0.1/32\" accept\n",
 )  # fmt: skip
+
+
+def _any_inventory(text: str) -> None:
+    if from_foreign_file(text, filename="f") is None:
+        read_ansible(text, filename="f")
 
 
 def _bytes(text: str) -> bytes:

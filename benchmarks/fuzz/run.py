@@ -12,7 +12,7 @@ from random import Random
 from types import FrameType
 
 from benchmarks.fuzz.mutate import mutated
-from benchmarks.fuzz.readers import Reader
+from benchmarks.fuzz.reader import Reader
 
 SLOW_S = 5.0
 """Processor time for one text."""

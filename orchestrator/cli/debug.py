@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import re
 import time
 from importlib import metadata
 
@@ -14,22 +13,21 @@ from platformdirs import user_state_path
 from orchestrator.cli.report import Invocation, installed_version
 from orchestrator.nodes.call_log import redacted_words
 from orchestrator.render.printable import printable
-from orchestrator.specs.secret import REDACTED, concealed, hidden_of, is_sensitive, veil_over
+from orchestrator.specs.secret import concealed, hide_secrets, veil_over
 
 LOG = logging.getLogger("orch")
 LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "docker")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://\S+")
 
 
 class _Redacting(logging.Formatter):
-    """Hides the values of sensitive environment variables, and passwords in addresses."""
+    """Hides the values of sensitive environment variables, and what has the form of a secret."""
 
     def __init__(self, layout: str) -> None:
         super().__init__(layout)
         self._veil = veil_over(concealed(os.environ).values())
 
     def format(self, record: logging.LogRecord) -> str:
-        text = _ADDRESS.sub(_without_password, self._veil.hide(super().format(record)))
+        text = hide_secrets(self._veil.hide(super().format(record)))
         return "\n".join(map(printable, text.split("\n")))
 
 
@@ -67,8 +65,3 @@ def _attach(invocation: Invocation, handler: logging.Handler, layout: str) -> No
             LOG.propagate = True
 
     invocation.closing.callback(detach)
-
-
-def _without_password(address: re.Match[str]) -> str:
-    text = address[0]
-    return text.replace(hidden_of(text)[-1], REDACTED) if is_sensitive("", text) and text != REDACTED else text

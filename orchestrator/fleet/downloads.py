@@ -27,6 +27,7 @@ from orchestrator.specs.errors import (
     RunFailedError,
     UsageError,
 )
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.store.secret_values import secret_values
 
@@ -158,21 +159,24 @@ def _download(cache: NodeCache, plan: Plan, source: Source, notify: Notify) -> N
     folder = secrets_of(cache.part.container.labels)
     values = secret_values([secret for secret in plan.secrets if secret.name == TOKEN], os.environ)
 
-    def show(line: str) -> None:
-        try:
-            said = json.loads(line)
-            notify(node.name, Progress(text=text, done=int(said["done"]), total=int(said["total"])))
-        except (ValueError, KeyError, TypeError):
-            notify(node.name, Progress(text=line))
-
     node.run(["mkdir", "-p", "--", cache.folder]).check(f"making {cache.folder}")
     notify(node.name, Progress(text=text))
     try:
         place_secrets(node, cache.part, values)
-        run_to_end(node.engine, spec, show, doing=text, node=node.name)
+        run_to_end(node.engine, spec, lambda line: notify(node.name, _progress(line, text)), doing=text, node=node.name)
     finally:
         if values:
             remove_secrets(node, folder)
+
+
+def _progress(line: str, doing: str) -> Progress:
+    """Progress that a line of the downloading program states; any other line is shown as it is."""
+    try:
+        values = json.loads(line)
+        done, total = (whole(str(values[name])) for name in ("done", "total"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        done = total = None
+    return Progress(text=line) if done is None or total is None else Progress(text=doing, done=done, total=total)
 
 
 @dataclass(frozen=True)

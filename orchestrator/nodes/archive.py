@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -74,5 +75,14 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
 def unpack(stream: BinaryIO, target: Path) -> None:
     """Unpack into a folder. The archive comes from another machine: `data` refuses what leaves the folder."""
     target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with as_tar_error(), tarfile.open(fileobj=stream, mode="r|") as archive:
         archive.extractall(target, filter="data")
+
+
+@contextmanager
+def as_tar_error() -> Iterator[None]:
+    """Every error of `tarfile` for what it reads as a TarError; numbers, names and nested headers may be anything."""
+    try:
+        yield
+    except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
+        raise TarError(f"it is no tar archive: {type(error).__name__}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.nodes.interface import Completed, Node
-from orchestrator.specs.secret import REDACTED, is_sensitive
+from orchestrator.specs.secret import REDACTED, hide_secrets, is_sensitive
 
 LOG = logging.getLogger("orch.calls")
 LONGEST = 200
@@ -23,11 +23,11 @@ def logged(node: Node) -> Node:
 
 
 def redacted_words(words: Sequence[str]) -> str:
-    """Words as a shell would read them, the values of sensitive `NAME=value` words hidden."""
+    """Words as a shell would read them, the values of sensitive `NAME=value` words and all secrets by form hidden."""
     hidden = []
     for word in words:
         name, equals, value = word.partition("=")
-        hidden.append(f"{name}={REDACTED}" if equals and is_sensitive(name.lstrip("-"), value) else word)
+        hidden.append(f"{name}={REDACTED}" if equals and is_sensitive(name.lstrip("-"), value) else hide_secrets(word))
     return shlex.join(hidden)
 
 

@@ -45,6 +45,14 @@ def _attached(reader: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield stream, piece
 
 
+def _import_error(answer: str) -> str:
+    """Error in the engine's answer to an import; the answer itself where it is of another form."""
+    try:
+        return str(json.loads(answer)["error"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return answer.strip()[-200:]
+
+
 def _again_if_lost(ask: Callable[P, R]) -> Callable[P, R]:
     """Ask once more over a new connection if the engine closed the first one without an answer, as a new engine may.
 
@@ -143,7 +151,7 @@ class DockerEngine:
         with self._asking(f"import {reference}", UNPACKING_S) as api:
             answer = api.import_image_from_data(iter(archive), repository=repository, tag=tag)
             if '"error"' in answer:
-                raise EngineError(f"importing {reference} failed: {json.loads(answer)['error']}", node=self._node)
+                raise EngineError(f"importing {reference} failed: {_import_error(answer)}", node=self._node)
 
     def pull(self, reference: str, login: Login | None = None) -> Iterator[Progress]:
         repository, _, tag = reference.rpartition(":")

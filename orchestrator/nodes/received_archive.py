@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import IO, cast
 
-from orchestrator.nodes.archive import CHUNK
+from orchestrator.nodes.archive import CHUNK, as_tar_error
 
 LONGEST_HEADER = 8 * CHUNK
 """Bytes before a file's content: its name, and where the data of a sparse file are."""
@@ -23,7 +22,7 @@ def received_files(chunks: Iterable[bytes], most: Mapping[str, int]) -> Iterator
     archive; no more than these bytes are read.
     """
     stream = _Limited(chunks)
-    with _as_tar_error(), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=CHUNK) as archive:
+    with as_tar_error(), tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=CHUNK) as archive:
         while (member := _next(archive, stream)) is not None:
             if member.name not in most:
                 raise tarfile.ReadError(f"{member.name}, which was not asked for")
@@ -44,7 +43,7 @@ def _next(archive: tarfile.TarFile, stream: _Limited) -> tarfile.TarInfo | None:
 
 
 def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Pieces:
-    with _as_tar_error():
+    with as_tar_error():
         stream = cast("IO[bytes]", archive.fileobj)
         stream.seek(member.offset_data)
         parts = cast("list[tuple[int, int]] | None", member.sparse)
@@ -74,12 +73,3 @@ class _Limited:
         if self.left < 0:
             raise tarfile.ReadError("more data than the files have")
         return given
-
-
-@contextmanager
-def _as_tar_error() -> Iterator[None]:
-    """Every error of `tarfile` for what it reads; numbers, names and nested headers may be anything."""
-    try:
-        yield
-    except (ValueError, LookupError, ArithmeticError, RecursionError, TypeError) as error:
-        raise tarfile.ReadError(f"it is no tar archive: {type(error).__name__}") from error

@@ -13,6 +13,7 @@ from contract.failures.owners import EXIT_CODES
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
 from orchestrator.specs import labels as names_of
 from orchestrator.specs.labels import LONGEST_NAME, MOST_ATTEMPTS, MOST_NODES
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.run import RUN_ID
 
 MOST_RUNS = 100
@@ -199,8 +200,9 @@ def read_sacct(text: str) -> dict[str, EndedJob]:
     for line in text.splitlines():
         job, state, code = (*line.split("|"), "", "", "")[:3]
         status, _, signal = code.partition(":")
-        if _JOB.fullmatch(job) and status.isdecimal() and len(status) < 4:
-            number = 128 + int(signal) if signal.isdecimal() and 0 < int(signal) < 65 else int(status)
+        code_of_job = whole(status, most=999)
+        if _JOB.fullmatch(job) and code_of_job is not None:
+            number = 128 + by if (by := whole(signal, most=64) or 0) > 0 else code_of_job
             found[job] = EndedJob(state=state[:80], exit_code=number)
             if code == NO_OUTPUT_FILE:
                 found[job] = EndedJob(state=f"{state[:20]} (a node cannot write the job's output file)", exit_code=1)

@@ -13,6 +13,7 @@ from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Completed, Node, re
 from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.specs.errors import CommandFailedError, NodeUnreachableError
 from orchestrator.specs.facts import EngineFacts
+from orchestrator.specs.numbers import whole
 from orchestrator.specs.run import ContainerFacts
 
 _LOST = re.compile(
@@ -136,9 +137,9 @@ class NoContainers(JobEngine):
             found = {key: str(value)[:200] for key, value in json.loads(text.strip().rpartition("\n")[2]).items()}
             return EngineFacts(
                 kind="process", version=found["torch"], id=f"slurm:{self._on.name}", architecture=found["machine"],
-                operating_system=found["system"], cpus=cluster.cpus, memory_mib=int(found["memory"]),
+                operating_system=found["system"], cpus=cluster.cpus, memory_mib=whole(found["memory"]) or 0,
             )  # fmt: skip
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, AttributeError, RecursionError) as error:
             raise CommandFailedError(f"{cluster.python} gave no facts: {text[:80]!r}", node=self._on.name) from error
 
     def containers(self, labels: Mapping[str, str]) -> list[ContainerFacts]:  # noqa: ARG002  # of the interface

@@ -33,7 +33,6 @@ SITE = "images/site"
 
 _PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "retries")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)")
 
 
@@ -145,11 +144,6 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """Proxy settings as build arguments. Every builder knows these names and keeps them out of the history."""
     found = {name: environment.get(name) or environment.get(name.upper(), "") for name in _PROXIES}
     return {spelling: value for name, value in found.items() if value for spelling in (name, name.upper())}
-
-
-def redact(text: str) -> str:
-    """Without the credentials of any URL in it."""
-    return _CREDENTIALS.sub("***@", text)
 
 
 def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:

@@ -9,12 +9,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from contract.import_names import packages_of
+from orchestrator.specs.secret import hide_secrets
 
 PYTHON = (3, 11)
 """Python of the image that orch builds; older ones do not run its agent."""
 WHEEL = re.compile(r"/(?P<name>[\w.]+)-(?P<version>[\w.!+%]+)-(?P<python>[\w.]+)-(?P<abi>\w+)-[\w.]+\.whl\b")
 _CUDA = re.compile(r"\+(?:cu|pt[0-9]+cu)[0-9]+|-cu1[0-9]\b")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=[?&])\w*(?:token|key|sig|password)\w*=[^&\s#]+", re.IGNORECASE)
 _NEVER = {
     "pytorch": "the index has no usable package of this name; torch is in the image: leave it out",
     "tensorflow-gpu": "the package is gone: tensorflow",
@@ -26,7 +26,7 @@ _NEVER = {
 
 def shown(line: str) -> str:
     """The line as it may be printed: without passwords and tokens."""
-    return _CREDENTIALS.sub("***", line)[:80]
+    return hide_secrets(line)[:80]
 
 
 def notes_of_package(line: str, found: Requirement | None) -> Iterator[str]:
@@ -60,7 +60,7 @@ _SSH = re.compile(r"git\+ssh://|(?:^|[\s/])git@")
 def notes_of_urls(line: str) -> Iterator[str]:
     if _SSH.search(line):
         yield f"{shown(line)} needs an SSH key, which a build does not have: use https"
-    elif _CREDENTIALS.search(line):
+    elif hide_secrets(line) != line:
         yield (
             f"{shown(line)} holds a password or token, which the build's node can read: for an index, set "
             "PIP_EXTRA_INDEX_URL where you call orch build"

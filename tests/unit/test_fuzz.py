@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import run
-from benchmarks.fuzz.readers import Reader, readers
+from benchmarks.fuzz import find_readers, run
+from benchmarks.fuzz.find_readers import NOT_FUZZED, functions_run, reading_functions
+from benchmarks.fuzz.reader import Reader
+from benchmarks.fuzz.readers import readers
 from benchmarks.fuzz.run import fuzz
+
+RELAYS = ("orchestrator/fleet/relay", "orchestrator/nodes/relay")
+"""Messages of a copy between nodes."""
 
 
 def test_readers_understand_their_texts() -> None:
@@ -16,6 +22,26 @@ def test_readers_understand_their_texts() -> None:
         for text in reader.texts:
             if name not in ("greeting", "torch"):  # whose texts prove nothing, and come from another program
                 reader.read(text)
+
+
+def test_every_reader_is_fuzzed_or_has_a_reason() -> None:
+    """A function that turns text into data is run by a reader of the fuzzer, or is in `NOT_FUZZED`."""
+    found, fuzzed = reading_functions(), functions_run(readers())
+    exempt = {place for places in NOT_FUZZED.values() for place in places}
+    relays = {place for place in found if place.startswith(RELAYS)}
+    assert found - fuzzed - exempt - relays == set(), "give benchmarks.fuzz a reader, or NOT_FUZZED a reason"
+    assert exempt - found == set(), "NOT_FUZZED has functions that are gone, or decode nothing"
+    assert exempt & fuzzed == set(), "NOT_FUZZED has functions that a reader runs"
+
+
+def test_a_reader_without_the_fuzzer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find_readers, "ROOT", tmp_path)
+    (tmp_path / "orchestrator").mkdir()
+    (tmp_path / "orchestrator" / "x.py").write_text(
+        "class A:\n    def asked(self):\n        def each(line):\n            return json.loads(line)\n"
+        "def parse_it(text: str): ...\ndef other(text: str): ...\ndef _of(a):\n    struct.unpack('<I', a)\n"
+    )
+    assert reading_functions() == {f"orchestrator/x.py:{name}" for name in ("A.asked.each", "parse_it", "_of")}
 
 
 def test_readers_of_text_from_elsewhere_raise_only_what_they_declare() -> None:

@@ -16,8 +16,8 @@ from orchestrator.plan.image import (
     needed_wheels,
     pip_conf,
     proxies,
-    redact,
 )
+from orchestrator.specs.secret import hide_secrets
 
 FILES = {
     "images/Dockerfile": b"FROM x",
@@ -102,7 +102,7 @@ def test_proxies_are_known_in_both_spellings() -> None:
 
 
 def test_credentials_never_reach_a_log() -> None:
-    assert redact("Looking in https://me:secret@a.example/s, http://b.example") == (
+    assert hide_secrets("Looking in https://me:secret@a.example/s, http://b.example") == (
         "Looking in https://***@a.example/s, http://b.example"
     )
 

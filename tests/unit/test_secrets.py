@@ -25,7 +25,7 @@ from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.secret import REDACTED, Secret, is_sensitive, veil_over
+from orchestrator.specs.secret import REDACTED, Secret, hide_secrets, is_sensitive, veil_over
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
@@ -211,53 +211,88 @@ def test_without_secrets_a_plan_says_nothing_of_any(orch: Orch) -> None:
 # ── variables whose name says that they are secret ──
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "WANDB_API_KEY",
-        "HF_TOKEN",
-        "hf_token",
-        "AWS_SECRET_ACCESS_KEY",
-        "PGPASSWORD",
-        "DB_PASSWORD",
-        "MY_SECRETS",
-        "MYSQL_PWD",
-        "WANDB_APIKEY",
-        "GITHUB_PAT",
-        "SSH_PASSPHRASE",
-        "REDIS_PASS",
-        "PRIVATE_KEY_PEM",
-        "SENTRY_DSN",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "ROOT_PASSWD",
-        "SSH_PRIVATEKEY",
-    ],
-)
-def test_names_that_tell(name: str) -> None:
-    assert is_sensitive(name)
+OPAQUE = "q7Zt1LmX0vB4"
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "TOKENIZERS_PARALLELISM",
-        "HF_TOKEN_FILE",
-        "KEYBOARD",
-        "MONKEY",
-        "LANG",
-        "GREETING",
-        "PWD",
-        "OLDPWD",
-        "PATH",
-        "COMPASS",
-        "BYPASS_CACHE",
-        "N_PASSES",
-        "PATCH_SIZE",
-        "DATABASE_URL",
+        "WANDB_API_KEY", "HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DB_PASSWORD", "MY_SECRETS",
+        "MYSQL_PWD", "WANDB_APIKEY", "GITHUB_PAT", "SSH_PASSPHRASE", "REDIS_PASS", "PRIVATE_KEY_PEM", "SENTRY_DSN",
+        "GOOGLE_APPLICATION_CREDENTIALS", "ROOT_PASSWD", "SSH_PRIVATEKEY", "AWS_ACCESS_KEY_ID", "SLACK_WEBHOOK",
+        "SLACK_WEBHOOK_URL", "CONNECTION_STRING", "AZURE_STORAGE_CONN_STR", "JWT", "COOKIE", "SESSION_COOKIE", "AUTH",
+        "HTTP_AUTH", "BEARER", "BEARER_TOKEN", "CREDS", "AWS_CREDS", "KEY", "MY_KEY", "API_TOKENS", "my-api-key",
     ],
-)
-def test_names_that_do_not(name: str) -> None:
-    assert not is_sensitive(name)
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_sensitive(name, OPAQUE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, OPAQUE) for name in (
+            "TOKENIZERS_PARALLELISM", "TOKENIZER", "HF_TOKEN_FILE", "KEYBOARD", "MONKEY", "LANG", "GREETING", "PWD",
+            "OLDPWD", "PATH", "COMPASS", "BYPASS_CACHE", "N_PASSES", "PATCH_SIZE", "DATABASE_URL", "XAUTHORITY",
+            "SSH_AUTH_SOCK", "AUTHOR", "KEYS_TO_LOG", "COOKIECUTTER_REPO", "WEBHOOK_PORT",
+        )),
+        *((name, "512") for name in ("MAX_TOKENS", "MAX_NEW_TOKENS", "NUM_TOKENS", "TOKENS_PER_BATCH", "N_TOKENS",
+                                     "PAD_TOKEN_ID", "TOKEN_COUNT", "TOKENS", "IMAGE_TOKENS")),
+        *((name, "loss") for name in ("SORT_KEY", "ORDER_KEY", "GROUP_KEY", "KEY", "LABEL_KEY", "PRIMARY_KEY")),
+        ("PAD_TOKEN", "<pad>"), ("EOS_TOKEN", "</s>"), ("AUTH", "basic"), ("USE_AUTH", "1"), ("ACCEPT_COOKIES", "true"),
+    ],
+)  # fmt: skip
+def test_names_of_other_things(name: str, value: str) -> None:
+    assert not is_sensitive(name, value)
+
+
+RANDOM = "Zk3vQ9xT1mB7nR5wJ2cL8dF4hG6sP0aYuEiO"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        f"ghp_{RANDOM}", f"gho_{RANDOM}", f"github_pat_11ABC_{RANDOM}", f"glpat-{RANDOM[:20]}", f"hf_{RANDOM[:34]}",
+        f"sk-{RANDOM}", f"sk-proj-{RANDOM}", f"sk-ant-api03-{RANDOM}", "AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE",
+        "xoxb-1234567890-abcdefghij", f"AIza{RANDOM[:35]}", f"npm_{RANDOM}", f"pypi-AgE{RANDOM}", f"dckr_pat_{RANDOM}",
+        f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{RANDOM}",
+        f"-----BEGIN PRIVATE KEY-----\n{RANDOM}\n-----END PRIVATE KEY-----",
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{RANDOM}\n-----END OPENSSH PRIVATE KEY-----",
+    ],
+)  # fmt: skip
+def test_a_value_with_the_form_of_a_secret(orch: Orch, state: Path, secret: str) -> None:
+    """Whatever its variable is called: no plan, no line of `--dry-run`, no debug file and no log holds it."""
+    assert is_sensitive("PLACE", secret)
+    assert is_sensitive("PLACE", f"Authorization: Bearer {secret}")
+    assert hide_secrets(f"a '{secret}', b") == "a '***', b"
+    plan = orch("launch", "--dry-run", "--json", "--env", f"PLACE=x {secret}", on=lan.lan(*THREE))
+    lines = orch("--debug", "launch", "--dry-run", "--env", f"PLACE=x {secret}", on=lan.lan(*THREE))
+    assert (plan.code, lines.code, json_data(plan.out)["environment"]["PLACE"]) == (0, 0, REDACTED)
+    assert "values not shown, and taken from your shell by these lines: PLACE" in lines.out
+    shown = plan.out + plan.err + lines.out + lines.err + everything_written(state)
+    assert secret.splitlines()[-1] not in shown
+    assert RANDOM[:20] not in shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "sk-learn", "sk-learn-pipeline-of-the-third-trial", "hf_transfer", "hf_hub_download", "ghp_", "AKIA",
+        "task-" + "a" * 30, "MAKIAIOSFODNN7EXAMPLEX", "xoxo-", "eyJhbGciOiJIUzI1NiJ9", "step-00000080", "0" * 40,
+        "a" * 100_000, "-----BEGIN CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----", "gpt2", "runs/1124-0102-cc87",
+        "eyJ-" * 20_000, "https://host/x?sort=key&page=2", "10.0.0.11:12355", "/home/ana/sk-/data",
+        "git@github.com:ana/mine.git",
+    ],
+)  # fmt: skip
+def test_a_value_of_another_form(value: str) -> None:
+    assert not is_sensitive("PLACE", value)
+    assert hide_secrets(value) == value
+
+
+def test_a_secret_in_the_command_is_noted(orch: Orch) -> None:
+    ran = orch("launch", "--dry-run", "--", "gpt2", "--prompt", f"ghp_{RANDOM}", on=lan.lan(*THREE))
+    assert "note: the command holds a secret, which the plan keeps and everyone on a node can read\n" in ran.err
+    assert "the command holds" not in orch("launch", "--dry-run", "--", "gpt2", on=lan.lan(*THREE)).err
 
 
 @pytest.mark.parametrize(
@@ -268,6 +303,9 @@ def test_names_that_do_not(name: str) -> None:
         ("amqp+tls://user:p%40ss@queue/", True),
         ("https://example.org/a:b@c", False),
         ("ssh://git@example.org/repository", False),
+        ("--index-url https://u:pw@example.org/simple", True),
+        ("https://account.blob.example.org/data?sv=1&sig=q7Zt1LmX0vB4", True),
+        ("https://example.org/data?sort_key=name&design=2", False),
         ("10.0.0.11:12355", False),
         ("x" * 100_000 + "://:@", False),
     ],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from pydantic import TypeAdapter
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out, results_of
 from orchestrator.fleet.images.base_image import ensure_base
@@ -18,7 +19,7 @@ from orchestrator.fleet.images.distribute_image import Registry, distribute
 from orchestrator.nodes.interface import BuildRequest, Node, Progress
 from orchestrator.nodes.probes import nvidia_smi
 from orchestrator.plan.cuda import AUTO, choose_cuda
-from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels, redact
+from orchestrator.plan.image import DEFAULT_BASE, DOCKERFILE, SITE, ImageVersions, Recipe, labels
 from orchestrator.plan.packages import BASE_ARGUMENT, LAYER, Additions
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.cuda import DEFAULT_BUILD
@@ -27,6 +28,7 @@ from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_CONTENT, PACKAGE_LABELS
+from orchestrator.specs.secret import hide_secrets
 
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -347,7 +349,7 @@ def _follow(node: Node, request: BuildRequest, context: BinaryIO, shown: _Output
                 output.read(progress.text)
         except EngineError as error:
             lines = "\n  ".join(["", *output.last_lines()]) if output.last else ""
-            raise EngineError(redact(error.message) + lines, node=node.name, hint=hint or error.hint) from error
+            raise EngineError(hide_secrets(error.message) + lines, node=node.name, hint=hint or error.hint) from error
 
 
 def _ask(node: Node, recipe: Recipe) -> ImageVersions:
@@ -363,7 +365,10 @@ def _ask(node: Node, recipe: Recipe) -> ImageVersions:
         cpus=1.0,
     )
     answer = node.engine.run_once(spec, timeout_s=120.0).check("asking the new image what is in it")
-    found = ImageVersions(**json.loads(answer.strip().rsplit("\n", 1)[-1]))
+    try:
+        found = TypeAdapter(ImageVersions).validate_json(answer.strip().rpartition("\n")[2])
+    except ValueError:
+        raise EngineError("the new image does not say what is in it", node=node.name, hint="--no-cache") from None
     other_cuda = bool(recipe.cuda) and found.cuda != recipe.cuda
     if not found.onednn or bool(found.cuda) != (recipe.profile == "cuda") or other_cuda:
         problem = f"not an image of profile {' '.join((recipe.profile, recipe.cuda)).strip()}: {found}"

@@ -14,7 +14,7 @@ from types import TracebackType
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.state_files import open_private
-from orchestrator.plan.image import redact
+from orchestrator.specs.secret import hide_secrets
 
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""
@@ -91,7 +91,7 @@ class BuildOutput:
 
     def read(self, text: str) -> None:
         """Take a piece of the builder's output."""
-        for line in redact(text).splitlines():
+        for line in hide_secrets(text).splitlines():
             self.last.append(line)
             if self.log:
                 with open_private(self.log) as file:

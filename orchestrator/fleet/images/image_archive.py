@@ -169,9 +169,9 @@ def _spans(spool: IO[bytes], reference: str) -> dict[int, list[tuple[int, int]]]
         with tarfile.open(fileobj=spool, mode="r:") as archive:
             members = archive.getmembers()
             manifest = archive.extractfile("manifest.json")
-            layers = json.loads(manifest.read() if manifest else b"")[0]["Layers"]
+            layers = [str(name) for name in json.loads(manifest.read() if manifest else b"")[0]["Layers"]]
             end = archive.offset
-    except (tarfile.TarError, KeyError, ValueError) as error:
+    except (tarfile.TarError, LookupError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise EngineError(f"the engine's archive of {reference} cannot be read: {error}") from error
     numbers = {name: number for number, name in enumerate(layers)}
     spans: dict[int, list[tuple[int, int]]] = {}

@@ -57,6 +57,11 @@ def build_request(
         raise ConfigError(f"--workdir {workdir} is not a folder")
     for name in (name for name, value in options.environment.items() if is_sensitive(name, value)):
         notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
+    if any(is_sensitive("", word) for word in command):
+        notify(
+            "note: the command holds a secret, which the plan keeps and everyone on a node can read"
+            "\n  → --secret NAME, and the script reads the file that NAME_FILE names"
+        )
     resolved = options.resolved(earlier)
     before = dict(earlier.environment) if earlier else {}
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:

@@ -28,6 +28,7 @@ from orchestrator.specs.labels import LABEL_NODE, LABEL_PROJECT
 from orchestrator.specs.network import Ended, Path
 
 RANDOM_PORTS = 4
+MOST_PID, MOST_MS = 2**22, 1e9
 LISTENS_S = 45
 """Lifetime of a listener and its container, however this process ends."""
 OPENING_S = 20.0
@@ -75,6 +76,40 @@ def probe_pairs(
     return PairReport(paths=paths, silent=silent)
 
 
+def _opened(answer: Any, node: str) -> tuple[int, tuple[int, ...], str]:
+    """Process, ports and error of an answer to `listen`. CommandFailedError: it is another thing."""
+    try:
+        pid, ports, error = answer.get("pid", 0), tuple(answer.get("ports", ())), str(answer.get("error", ""))[:200]
+    except (AttributeError, TypeError):
+        pid, ports, error = 0, (None,), ""
+    if (
+        not _is_number(pid, MOST_PID)
+        or len(ports) > 1 + RANDOM_PORTS
+        or not all(_is_number(one, 65535) for one in ports)
+    ):
+        raise CommandFailedError("its answer to the pair probe is not valid", node=node)
+    return pid, ports, error
+
+
+def _is_number(value: object, most: int) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _path(answer: Any, peers: Mapping[str, _Prober], master_port: int) -> Path:
+    """ValueError, KeyError, TypeError: it is no answer to `dial`."""
+    address, port, ended, ms, detail = answer
+    if not _is_number(port, 65535) or not 0 <= float(ms) < MOST_MS:
+        raise ValueError(answer)
+    return Path(
+        peer=peers[address].name,
+        port=port,
+        master=port == master_port,
+        ended=Ended(ended),
+        ms=ms,
+        detail=str(detail)[:200],
+    )
+
+
 @dataclass
 class _Prober:
     """The probe program on one node: in a container, or on its host."""
@@ -115,11 +150,11 @@ class _Prober:
                 self._discard()  # and with it a listener whose answer was lost
                 self._enter()
                 answer = self._ask(words, timeout_s=OPENING_S)
-            self.listener = 0 if self.container else int(answer.get("pid", 0))
+            pid, self.ports, error = _opened(answer, self.name)
+            self.listener = 0 if self.container else pid
             self.asked = True
-        if "error" in answer:
-            raise NodeUnreachableError(f"cannot listen on {answer['error']}", node=self.name)
-        self.ports = tuple(answer["ports"])
+        if error:
+            raise NodeUnreachableError(f"cannot listen on {error}", node=self.name)
 
     def dial(self, listening: Sequence[_Prober], master_port: int) -> tuple[Path, ...]:
         """Every port of every other node at once."""
@@ -135,17 +170,10 @@ class _Prober:
             answers = self._ask(words, timeout_s=DIALLING_S)
         except CommandFailedError:  # a busy engine loses the output of a command now and then
             answers = self._ask(words, timeout_s=DIALLING_S)
-        return tuple(
-            Path(
-                peer=peers[address].name,
-                port=port,
-                master=port == master_port,
-                ended=Ended(ended),
-                ms=ms,
-                detail=detail,
-            )
-            for address, port, ended, ms, detail in answers
-        )
+        try:
+            return tuple(_path(answer, peers, master_port) for answer in answers)
+        except (ValueError, KeyError, TypeError):
+            raise CommandFailedError("its answer to the pair probe is not valid", node=self.name) from None
 
     def leave(self) -> None:
         """Remove the container, or end the listener."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.runs.results import Results, RunFile
+from orchestrator.nodes.archive import TarError
 from orchestrator.nodes.interface import MIB, TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.nodes.received_archive import received_files
 from orchestrator.specs.errors import CommandFailedError, PreflightError
@@ -173,7 +174,7 @@ class _Copying:
                     target.truncate(member.size)
                 self.counter.add(self.node.name, file.size)
                 _finish(part, self.to / file.target, int(member.mtime))
-        except (tarfile.TarError, ValueError, OverflowError) as error:
+        except (tarfile.TarError, TarError, ValueError, OverflowError) as error:
             raise CommandFailedError(f"the archive that it sent cannot be read: {error}") from error
         self.problems += [f"{name} was not sent" for name in missing]
 

@@ -113,6 +113,8 @@ def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str
     name = ""
     for line in answer.splitlines():
         kind, *words = line.split(" ")
+        if not words:
+            continue
         if kind == "data":
             name = words[0] if _HELD.fullmatch(words[0]) else ""
             if name:
