@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,10 @@ from contract.rank_signs import RankSigns
 from contract.result_files import ResultFile, ResultFiles
 from orchestrator.checks.hang import timestamp
 from orchestrator.checks.slow_ranks import slow_ranks
+from orchestrator.fleet.relay import Delivered, Destination, FolderToSend, send_folder
+from orchestrator.fleet.relay_messages import FileToSend
 from orchestrator.nodes.interface import Completed
+from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.log_stream import rejoin_lines
 from orchestrator.nodes.probes import (
     checkpoint_probe,
@@ -41,6 +45,7 @@ from orchestrator.render.log_lines import log_json, log_line
 from orchestrator.render.recovery import recovery_line
 from orchestrator.render.times import stamp, started
 from orchestrator.specs.connectivity import read_connectivity_result
+from orchestrator.specs.errors import BugError
 from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini, read_ansible
 from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory
@@ -239,6 +244,7 @@ def readers() -> Mapping[str, Reader]:
             json.dumps(GREETING.as_message(TOKEN)), json.dumps({"asked": ASKED}), '{"refused": "x", "proof": "y"}']),
         "rank exit": Reader(read=lambda text: read_rank_exit("alpha", 1, text.splitlines(), first_rank=0),
                          texts=[FAILED, *_of_files("tests/cases/why/logs/*.log")]),
+        "relay": Reader(read=_relayed, texts=RELAYED, declared=()),
         "inventory": Reader(read=lambda text: parse_inventory(text, filename="f"), texts=[INVENTORY]),
         "ssh config": Reader(read=_imported(lambda text: from_ssh_config(text, home=Path("/no"))), texts=[SSH]),
         "ansible": Reader(read=_imported(lambda text: from_ansible(text, filename="f")), texts=[YAML]),
@@ -250,6 +256,38 @@ def readers() -> Mapping[str, Reader]:
             "SLURM_JOB_ID=42\nSLURM_JOB_NODELIST=n[01-03]\nSLURM_NODEID=1\nSLURMD_NODENAME=n02\nSLURM_RESTART_COUNT=1\n",
             "ORCH_PEERS=run-0.run,run-1.run\nJOB_COMPLETION_INDEX=1\nORCH_RESTART_COUNT=0\n"]),
     }  # fmt: skip
+
+
+RELAYED = tuple(
+    json.dumps({"ready": {"port": 1, "held": 0, "free": 10**12, "folder": "/x"}}) + "\n" + json.dumps(report) + "\n"
+    for report in (
+        {"moved": {"held": 3, "received": 3, "verified": 0}}, {"wants": {"file": 0, "offset": 3, "end": 2}},
+        {"broken": {"source": "beta", "why": "x", "wrong": 1}}, {"broken": {"source": "", "why": "x", "wrong": None}},
+        {"failed": {"kind": "full", "why": "x"}}, {"finished": {"received": 30}},
+    )
+)  # fmt: skip
+
+
+class _RelayLines(LocalNode):
+    """A node whose relay reports this text."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name)
+        self._text = text
+
+    def stream(self, *_: object, **__: object) -> Iterator[bytes]:
+        yield _bytes(self._text)
+
+
+def _relayed(text: str) -> None:
+    """Take part in a copy. Every error is the outcome of its node."""
+    files = [FileToSend(name=name, size=size, sha256="0" * 64) for name, size in (("a", 10), ("b", 20))]
+    content = FolderToSend(what="data", files=files, read=lambda _file, _offset: iter(()))
+    targets = [Destination(node=_RelayLines(name, text), folder="/x") for name in ("alpha", "beta")]
+    for outcome in send_folder(content, targets, lambda _node, _progress: None, otherwise=lambda _target: Delivered(
+            folder="", came=0, fed=0)):  # fmt: skip
+        if isinstance(outcome.error, BugError):
+            raise outcome.error
 
 
 FIREWALLS = (

@@ -1,26 +1,28 @@
-"""Send files to many nodes over the controller's link once: each node sends on what it receives, while it receives it.
+"""Send files to many nodes over the controller's link once: each node takes them from another one, while that receives.
 
-The controller starts `relay_program` on every node, and sends to the first over SSH; the nodes send to each other over
-TCP. A node that does not reach the next one sends to the one after it; nodes that no other node reaches are sent to by
-the controller. What arrived stays, and a second call continues there. ADR 31 says why a chain.
+The controller starts `relay_program` on every node, sends to the first over SSH, and names to each other one the node
+from which it is to receive, over TCP. The controller alone decides: a node whose source breaks off, stalls or sends
+wrong bytes gets another source, in the end the controller. What arrived stays, and a second call continues there. ADR
+31 says why a chain.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
+from orchestrator.fleet import relay_messages as messages
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
 from orchestrator.fleet.faults import as_error
+from orchestrator.fleet.relay_messages import FileToSend, PullFrom, RelayReport, RelayWants, encode
 from orchestrator.nodes import relay_program
 from orchestrator.nodes.interface import Node, Progress
 from orchestrator.specs.errors import (
@@ -35,37 +37,23 @@ from orchestrator.specs.errors import (
 
 CHUNK = 1024 * 1024
 WITHOUT_END_S = 14 * 24 * 3600.0
-"""Limit of a copy: the relay's lines show whether it still works."""
-STARTING_S = 45.0
-LINE_LIMIT = 16 * 1024 * 1024
-"""Bytes of a line of a relay: it has a number for each file."""
+"""Limit of a copy: the bytes that arrive show whether it still works."""
 RELAYED_FROM = 8_000_000
 """Bytes from which nodes send on to each other: less is sent sooner than a chain is set up."""
-QUIET_S = 30.0
-"""Time without a line of a relay after which its node counts as unreachable."""
-UNFED_S = 2.5
-"""Time without input after which a relay that no other one can feed is fed by the controller."""
-FEEDS = 4
 SPARE_BYTES = 256 * CHUNK
 """Free space to leave on a node: a full disk would make the next checkpoint fail."""
+MOST_SOURCES = 3
+"""Nodes from which a node tries to receive, before the controller sends to it."""
+REPORTS_PER_S = 20
+"""A node reports once a second, and where something happens."""
 
-_NO_PYTHON = 9
-# A constant; the configuration on stdin. A Python without the whole standard library counts as none.
+# A constant; $1: the program. A Python without the whole standard library counts as none.
 _BEGIN = """
-python3 -c 'import hmac, json, queue, shutil, sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || exit 9
 umask 077
-folder=$(mktemp -d) && cat > "$folder/config.json" && echo "$folder"
+python3 -c 'import hmac, json, queue, select, shutil, sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null &&
+  exec python3 -c "$1"
+echo '{"failed": {"kind": "unfit", "why": ""}}'
 """
-
-
-@dataclass(frozen=True)
-class FileToSend:
-    """A file by its path in the folder."""
-
-    name: str
-    size: int
-    sha256: str
-    mode: int = 0o644
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +86,44 @@ class Destination:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered:
-    """Files that a node has now."""
+    """Files that a node has now: its disk has given them back."""
 
     folder: str
     came: int
     """Bytes that this call has brought to it."""
     fed: int
     """Bytes of these that the controller sent to it."""
+    doubt: str = ""
+    """Wrong bytes that the node has sent to another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayLimits:
+    """Deadlines of a copy. They count bytes: a node that only reports that it works has none."""
+
+    starting_s: float = 45.0
+    """Until a node is ready."""
+    gather_s: float = 10.0
+    """Until the first node receives although others are not ready: of all, the one that has most is to be the first."""
+    quiet_s: float = 30.0
+    """For `least_bytes` from a source that has them, or between two reports. Reading back has four times as long."""
+    least_bytes: int = 1024 * 1024
+
+
+class RelayState(Enum):
+    """State of one node in a copy.
+
+    STARTING ──ready──▶ WAITING ──source──▶ RECEIVING ──finished──▶ COMPLETE: sends to others
+        │                │   ▲                  │ │
+        │                │   └─broken, stalled──┘ │
+        └────────────────┴────────────────────────┴──failed, silent, any error──▶ ENDED
+    """
+
+    STARTING = auto()
+    WAITING = auto()
+    RECEIVING = auto()
+    COMPLETE = auto()
+    ENDED = auto()
 
 
 def send_folder(
@@ -113,245 +132,275 @@ def send_folder(
     notify: Notify,
     *,
     otherwise: Callable[[Destination], Delivered],
+    limits: RelayLimits | None = None,
 ) -> tuple[Outcome[Destination, Delivered], ...]:
     """Copy the files to all; one outcome for each target, in order.
 
-    `otherwise` copies to a node without Python 3.8 or newer. An error of one node leaves the others alone. ConfigError:
+    `otherwise` copies to a node without Python 3.8 or newer. An error of one node ends its own part alone. ConfigError:
     a file cannot be read here.
     """
-    relays = _transfer(content, targets, notify)
-    wrong = [number for number, relay in enumerate(relays) if isinstance(relay.error, RunFailedError)]
-    # what an earlier copy had left there was damaged, and is removed now
-    again = _transfer(content, [targets[number] for number in wrong], notify)
-    for number, relay in zip(wrong, again, strict=True):
-        relays[number] = relay
-    alone = [relay.target for relay in relays if relay.without_python]
-    direct = dict(zip(map(id, alone), fan_out(alone, otherwise, timeout_s=WITHOUT_END_S), strict=True))
+    relays = [_Relay(target, content) for target in targets]
+    _Transfer(content, relays, notify, limits or RelayLimits()).run()
+    unfit = [relay.target for relay in relays if relay.unfit]
+    direct = dict(zip(map(id, unfit), fan_out(unfit, otherwise, timeout_s=WITHOUT_END_S), strict=True))
     return tuple(direct.get(id(relay.target)) or relay.outcome() for relay in relays)
 
 
-def _transfer(content: FolderToSend, targets: Sequence[Destination], notify: Notify) -> list[_Relay]:
-    relays = [_Relay(target, content) for target in targets]
-    try:
-        _Transfer(content, relays, notify).run()
-    finally:
-        for relay in relays:
-            relay.closed = True
-    return relays
-
-
+@dataclass(eq=False)
 class _Relay:
-    """The program on one node, and what it has said last."""
+    """One node's part of a copy."""
 
-    def __init__(self, target: Destination, content: FolderToSend) -> None:
-        self.target, self.node, self.name = target, target.node, target.node.name
-        self.content = content
-        self.needed = sum(file.size for file in content.files[target.skipped :])
-        self.state = "starting"
-        """`starting`, then as the program says, then `ended`."""
-        self.without_python = self.closed = self.lost = self.done = False
-        self.error: OrchError | None = None
-        self.unreadable: OrchError | None = None
-        """The controller cannot read a file."""
-        self.said_at = time.monotonic()
-        self.idle_s, self.port, self.came, self.fed = 0.0, 0, 0, 0
-        self.place, self.folder = "", target.folder
-        self.begun: list[int] = []
-        self.at = (0, 0)
-        self.feeds, self.is_fed = 0, False
-
-    @property
-    def ended(self) -> bool:
-        return self.state == "ended"
-
-    @property
-    def waits(self) -> bool:
-        """Whether files are missing, and no other sends them."""
-        return not self.is_fed and not self.done and self.state in ("ready", "waiting", "receiving")
-
-    @property
-    def have(self) -> list[int]:
-        """Bytes of each file that are there."""
-        number, offset = self.at
-        sizes = [file.size for file in self.content.files[:number]]
-        return [*sizes, *([offset] if number < len(self.begun) else []), *self.begun[number + 1 :]]
+    target: Destination
+    content: FolderToSend
+    state: RelayState = RelayState.STARTING
+    source: _Relay | None = None
+    """While it receives; None: the controller."""
+    refused: list[_Relay] = field(default_factory=list)
+    """Former sources."""
+    wrong: set[int] = field(default_factory=set)
+    """Files of which it had got wrong bytes."""
+    doubt: str = ""
+    """Wrong bytes that it has sent: it is no source any more."""
+    error: OrchError | None = None
+    unreadable: OrchError | None = None
+    """The controller cannot read a file."""
+    unfit: bool = False
+    closed: bool = False
+    last: messages.RelayMoved = field(default_factory=lambda: messages.RelayMoved(held=0, received=0, verified=0))
+    port: int = 0
+    fed: int = 0
+    folder: str = ""
+    address: str = ""
+    reported_at: float = field(default_factory=time.monotonic)
+    moved: tuple[int, float] = field(default_factory=lambda: (0, time.monotonic()))
+    """Bytes that had come and were verified, and when they had; or when nothing was due."""
+    orders: SimpleQueue[bytes | RelayWants | None] = field(default_factory=SimpleQueue)
 
     @property
-    def present(self) -> int:
-        return sum(self.begun) - sum(file.size for file in self.content.files[: self.target.skipped]) + self.came
+    def name(self) -> str:
+        return self.target.node.name
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (RelayState.COMPLETE, RelayState.ENDED)
 
     def outcome(self) -> Outcome[Destination, Delivered]:
-        if self.done:
-            return Outcome(self.target, result=Delivered(folder=self.folder, came=self.came, fed=self.fed))
-        return Outcome(self.target, error=self.error or _unreachable(self))
+        if self.state is not RelayState.COMPLETE:
+            return Outcome(self.target, error=self.error or _unreachable(self))
+        result = Delivered(folder=self.folder, came=self.last.received, fed=self.fed, doubt=self.doubt)
+        return Outcome(self.target, result=result)
 
-    def follow(self, token: str, said: Callable[[_Relay, dict[str, Any]], None]) -> None:
-        """Start the program and pass on its lines until it ends."""
+    def can_send_to(self, other: _Relay) -> bool:
+        """Whether everything reaches it in the end: from the controller, or from a complete node."""
+        if not self.port or self.doubt or self in other.refused or self.target.skipped > other.target.skipped:
+            return False
+        first: _Relay | None = self
+        while first and first.state is RelayState.RECEIVING and not other.wrong:
+            first = first.source
+        return first is None or (first.state is RelayState.COMPLETE and not first.closed)
+
+    def receive_from(self, source: _Relay | None) -> None:
+        self.state, self.source = RelayState.RECEIVING, source
+        self.moved = (self.last.received + self.last.verified, time.monotonic())
+        order = PullFrom(source=source.name, address=source.address, port=source.port) if source else PullFrom()
+        self.orders.put(encode(order))
+
+    def close(self, error: OrchError | None = None) -> None:
+        """End its program. A complete node only is no source any more."""
+        if not self.is_over:
+            self.state, self.error = RelayState.ENDED, error
+        self.closed = True
+        self.orders.put(None)
+
+    def follow(self, token: str, reports: SimpleQueue[tuple[_Relay, RelayReport | OrchError | None]]) -> None:
+        """Start the program and pass on its reports until it ends."""
+        error: OrchError | None = None
         try:
-            self._start(token)
-            source = Path(relay_program.__file__).read_text("utf-8")
-            lines = self.node.stream(["python3", "-c", source, "relay", self.place], timeout_s=WITHOUT_END_S)
+            self.address, began, number = self.target.node.address, time.monotonic(), count()
+            argv = ["sh", "-c", _BEGIN, "sh", Path(relay_program.__file__).read_text("utf-8")]
+            lines = self.target.node.stream(argv, stdin=self._stdin(token), timeout_s=WITHOUT_END_S)
             with closing(lines):  # type: ignore[type-var]  # a generator on every node
                 for line in _lines(lines):
-                    said(self, _read_line(line, self.content.files, self.name))
+                    if next(number) > REPORTS_PER_S * (5 + time.monotonic() - began):
+                        raise ValueError("too many reports")
+                    reports.put((self, messages.read_relay_report(line, self.content.files, self.content.size)))
                     if self.closed:
                         return
-        except Exception as error:
-            said(self, {"state": "ended", "error": as_error(error, node=self.name)})
-        else:
-            said(self, {"state": "ended"})
+        except ValueError:
+            error = _invalid(self)
+        except Exception as raised:
+            error = as_error(raised, node=self.name)
+        reports.put((self, error))
 
-    def _start(self, token: str) -> None:
-        files = [[file.name, file.size, file.sha256, file.mode] for file in self.content.files]
-        config = {
-            "token": token,
-            "address": self.node.address,
-            "target": self.target.folder,
-            "files": files,
-            "skipped": self.target.skipped,
-            "links": dict(self.content.links),
-            "folders": list(self.content.folders),
-        }
-        made = self.node.run(["sh", "-c", _BEGIN], stdin=json.dumps(config).encode(), timeout_s=STARTING_S)
-        self.without_python = made.exit_code == _NO_PYTHON
-        self.place = made.check("preparing the copy", hint=f"is /tmp full? orch doctor --nodes {self.name}").strip()
-
-    def feed(self, route: Sequence[_Relay]) -> None:
-        """Send from the controller what the node lacks; it sends to the nodes of the route."""
-        have = self.have
-        header = json.dumps(
-            {"route": [[one.name, one.node.address, one.port, False] for one in route], "have": have}
-        ).encode()
-
-        def chunks() -> Iterator[bytes]:
-            yield struct.pack(">I", len(header)) + header
-            for file, offset in zip(self.content.files, have, strict=True):
-                for chunk in _exactly(self.content.read(file, offset), file, offset) if offset < file.size else ():
-                    if self.closed or self.ended:
-                        return
-                    self.fed += len(chunk)
-                    yield chunk
-
-        def run() -> None:
+    def _stdin(self, token: str) -> Iterator[bytes]:
+        """The task, then what is put into `orders`; where the node wants content, the content."""
+        files = [(file.name, file.size, file.sha256, file.mode) for file in self.content.files]
+        yield encode(
+            messages.RelayTask(
+                token=token, address=self.address, folder=self.target.folder, files=files, skipped=self.target.skipped,
+                links=self.content.links, folders=self.content.folders,
+            )
+        )  # fmt: skip
+        while (order := self.orders.get()) is not None:
             try:
-                source = Path(relay_program.__file__).read_text("utf-8")
-                argv = ["python3", "-c", source, "feed", f"{self.place}/socket"]
-                self.node.run(argv, stdin=_kept(chunks(), self), timeout_s=WITHOUT_END_S)
-            except OrchError:
-                return  # the relay itself ends, or is silent
-            finally:
-                self.is_fed = False
+                yield from [order] if isinstance(order, bytes) else self._wanted(order)
+            except OSError as error:  # the transfer runs in another thread
+                place = error.filename or self.content.what
+                problem = f"{place} cannot be read: {error.strerror or error}"
+                self.unreadable = ConfigError(problem, hint=f"ls -l {place}")
+                return
 
-        self.is_fed, self.feeds = True, self.feeds + 1
-        Thread(target=run, daemon=True).start()
+    def _wanted(self, wants: RelayWants) -> Iterator[bytes]:
+        """The content. OSError also if a file has become shorter, as all after it would be shifted."""
+        offset = wants.offset
+        for file in self.content.files[wants.file : wants.end]:
+            for chunk in self.content.read(file, offset) if file.size else ():
+                if self.closed:
+                    return
+                yield chunk[: file.size - offset]
+                self.fed += len(chunk[: file.size - offset])
+                offset += len(chunk[: file.size - offset])
+            if offset < file.size:
+                raise OSError(0, "it has become shorter while it was copied", file.name)
+            offset = 0
 
 
 @dataclass
 class _Transfer:
-    """Start relays, feed them, and listen to them until all have ended."""
+    """Start relays, give each a source, and follow their reports until all are over."""
 
     content: FolderToSend
     relays: Sequence[_Relay]
     notify: Notify
-    said: SimpleQueue[tuple[_Relay, dict[str, Any]]] = field(default_factory=SimpleQueue)
-    chain: list[_Relay] = field(default_factory=list)
+    limits: RelayLimits
+    reports: SimpleQueue[tuple[_Relay, RelayReport | OrchError | None]] = field(default_factory=SimpleQueue)
+    began: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
         token = secrets.token_hex(32)
-        for relay in self.relays:
-            Thread(target=relay.follow, args=(token, lambda *it: self.said.put(it)), daemon=True).start()
-        while any(relay.state == "starting" for relay in self.relays):
-            self._hear()
-        ready = [relay for relay in self.relays if relay.state == "ready"]
-        # a node sends on only what it receives itself; then: the less the first lacks, the less the controller sends
-        ready.sort(key=lambda relay: (relay.target.skipped, relay.port == 0, -relay.present))
-        self.chain = ready
-        if ready:
-            ready[0].feed([relay for relay in ready[1:] if relay.port])
-        while not all(relay.ended for relay in self.relays):
-            self._hear()
-            for unreadable in [relay.unreadable for relay in self.relays if relay.unreadable]:
-                raise unreadable
-            for number, relay in enumerate(self.chain):
-                if relay.waits and self._is_left_alone(number):
-                    self._feed(number)
-
-    def _hear(self) -> None:
-        """Take the next line of any relay; note those that are silent."""
+        threads = [Thread(target=relay.follow, args=(token, self.reports), daemon=True) for relay in self.relays]
+        for thread in threads:
+            thread.start()
         try:
-            relay, words = self.said.get(timeout=1)
-            if not relay.ended:
-                self._note(relay, words)
-        except Empty:
-            pass
+            while not all(relay.is_over for relay in self.relays):
+                self._follow()
+                for unreadable in [relay.unreadable for relay in self.relays if relay.unreadable]:
+                    raise unreadable
+                self._give_sources()
+        finally:
+            for relay in self.relays:
+                relay.close()
+            until = time.monotonic() + 2  # a program ends with its input
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _follow(self) -> None:
+        """Take the next report of any relay, and look at the time. An error is that of one node."""
+        reporter, report = None, None
+        with suppress(Empty):
+            reporter, report = self.reports.get(timeout=min(1.0, self.limits.quiet_s / 4))
         for relay in self.relays:
-            limit_s = STARTING_S if relay.state == "starting" else QUIET_S
-            if not relay.ended and time.monotonic() - relay.said_at > limit_s:
-                relay.state, relay.closed = "ended", True
+            try:
+                if relay is reporter and relay.state is not RelayState.ENDED:
+                    relay.reported_at = time.monotonic()
+                    self._take(relay, report)
+                self._look_at_time(relay, time.monotonic())
+            except Exception as error:
+                relay.close(as_error(error, node=relay.name))
 
-    def _note(self, relay: _Relay, words: Mapping[str, Any]) -> None:
-        relay.said_at = time.monotonic()
-        if name := words.get("lost"):
-            for other in self.relays:
-                other.lost = other.lost or (other.name == name and bool(words.get("last")))
-            self.notify(relay.name, Progress(text=f"cannot send to {name}: {words.get('why')}"))
+    def _take(self, relay: _Relay, report: RelayReport | OrchError | None) -> None:
+        starting, receiving = relay.state is RelayState.STARTING, relay.state is RelayState.RECEIVING
+        match report:
+            case OrchError() | None:
+                relay.close(report if starting or not isinstance(report, NodeUnreachableError) else None)
+            case messages.RelayReady() if starting:
+                relay.port, relay.folder = report.port, report.folder
+                relay.last = messages.RelayMoved(held=report.held, received=0, verified=0)
+                if (missing := self.content.size - report.held) + SPARE_BYTES > report.free:
+                    raise _no_room(relay, missing, report.free)
+                relay.state = RelayState.WAITING
+            case messages.RelayMoved() if not starting:
+                relay.last = report
+                self._show(relay)
+            case RelayWants() if receiving and not relay.source and relay.fed <= messages.TIMES * self.content.size:
+                relay.orders.put(report)
+            case messages.RelayBroken() if not starting:
+                if receiving and report.source == (relay.source.name if relay.source else ""):
+                    self._take_broken(relay, report)
+            case messages.RelayFinished():
+                whole = self.content.size
+                relay.state, relay.folder = RelayState.COMPLETE, relay.folder or relay.target.folder
+                relay.last = messages.RelayMoved(held=whole, received=report.received, verified=whole)
+                self._show(relay)
+            case messages.RelayFailed():
+                relay.unfit = starting and report.kind == "unfit"
+                raise _failure(relay, report)
+            case _:
+                raise _invalid(relay)
+
+    def _take_broken(self, relay: _Relay, report: messages.RelayBroken) -> None:
+        source = relay.source
+        if report.wrong is not None:
+            name = self.content.files[report.wrong].name
+            if not source:
+                raise RunFailedError(
+                    f"{name} is not what was meant to be sent: its SHA-256 is another one",
+                    node=relay.name,
+                    hint="did it change meanwhile? Run the same command again",
+                )
+            relay.wrong.add(report.wrong)
+            if report.wrong not in source.wrong:  # otherwise it has passed on what it was sent
+                source.doubt = f"it sent wrong bytes of {name} to {relay.name}: does its memory or network card fail?"
+                self.notify(source.name, Progress(text=source.doubt))
+        self._leave_source(relay, report.why)
+
+    def _leave_source(self, relay: _Relay, why: str) -> None:
+        if relay.source:
+            self.notify(relay.name, Progress(text=f"receives no more from {relay.source.name}: {why[:200]}"))
+            relay.refused.append(relay.source)
+        relay.state, relay.source = RelayState.WAITING, None
+
+    def _look_at_time(self, relay: _Relay, now: float) -> None:
+        """Give up a node that is silent, and a source from which too little comes."""
+        limits, source = self.limits, relay.source
+        silent_s = limits.starting_s if relay.state is RelayState.STARTING else limits.quiet_s
+        if not relay.is_over and now - relay.reported_at > silent_s:
+            raise _unreachable(relay)
+        if relay.state is not RelayState.RECEIVING:
+            return None
+        if source and (source.closed or source.state is RelayState.ENDED):
+            return self._leave_source(relay, "it has ended")
+        whole, progress = relay.last.held >= self.content.size, relay.last.received + relay.last.verified
+        is_due = whole or not source or source.is_over or source.last.held - relay.last.held >= limits.least_bytes
+        if not is_due or progress - relay.moved[0] >= limits.least_bytes * (64 if whole else 1):
+            relay.moved = (progress, now)
+        elif now - relay.moved[1] > limits.quiet_s * (4 if whole else 1):
+            if whole or not source:
+                doing = "read back" if whole else "taken"
+                problem = f"{self.content.what} is {doing} too slowly there"
+                raise CommandFailedError(problem, node=relay.name, hint=f"orch doctor --nodes {relay.name}")
+            return self._leave_source(relay, "too little comes from it")
+        return None
+
+    def _give_sources(self) -> None:
+        """Name a source to each node without one: of those that can send, the one that sends to the fewest."""
+        starting = any(relay.state is RelayState.STARTING for relay in self.relays)
+        if starting and time.monotonic() - self.began < self.limits.gather_s:
             return
-        relay.state = str(words["state"])
-        relay.came, relay.folder = int(words.get("came", relay.came)), words.get("target", relay.folder)
-        relay.idle_s = float(words.get("idle", 0.0))
-        if relay.state == "ready" and "have" in words:
-            relay.begun, relay.port = words["have"], words["port"]
-            relay.at = (0, relay.begun[0] if relay.begun else 0)
-            relay.lost = not relay.port
-            if relay.needed - relay.present + SPARE_BYTES > words["free"]:
-                relay.error, relay.state = _no_room(relay, words["free"]), "ended"
-                relay.closed = True
-        elif "file" in words:
-            relay.at = (words["file"], words["offset"])
-        if relay.state == "failed":
-            relay.error = relay.error or _failure(relay, words)
-        elif relay.state == "done":
-            relay.done = True
-        elif relay.state == "ended":
-            found = words.get("error")
-            relay.error = relay.error or (None if isinstance(found, NodeUnreachableError) and relay.place else found)
-        if relay.state in ("receiving", "done", "checking"):
-            text = {"receiving": "receiving", "checking": "comparing SHA-256"}.get(relay.state, "received")
-            self.notify(relay.name, Progress(text=text, done=relay.present, total=relay.needed))
+        waiting = [relay for relay in self.relays if relay.state is RelayState.WAITING]
+        # a node sends on only what it receives itself; then: the less the first lacks, the less the controller sends
+        for relay in sorted(waiting, key=lambda one: (one.target.skipped, one.port == 0, -one.last.held)):
+            able = [one for one in self.relays if len(relay.refused) < MOST_SOURCES and one.can_send_to(relay)]
+            sending = [one.source for one in self.relays if one.state is RelayState.RECEIVING]
+            relay.receive_from(min(able, key=lambda one: (sending.count(one), -one.last.held), default=None))
 
-    def _is_left_alone(self, number: int) -> bool:
-        relay = self.chain[number]
-        earlier = [one for one in self.chain[:number] if not one.ended]
-        return relay.idle_s > UNFED_S and (relay.lost or not earlier)
-
-    def _feed(self, number: int) -> None:
-        relay = self.chain[number]
-        if relay.feeds >= FEEDS:
-            relay.closed, relay.state = True, "ended"
-            relay.error = CommandFailedError(f"{FEEDS} tries to send {self.content.what} broke off", node=relay.name)
-            return
-        first = not any(one for one in self.chain[:number] if not one.ended)
-        relay.lost, relay.idle_s = False, 0.0
-        relay.feed([one for one in self.chain[number + 1 :] if one.port and not one.ended and first])
-
-
-def _kept(chunks: Iterator[bytes], relay: _Relay) -> Iterator[bytes]:
-    """Keep an error of the controller's files: another thread reads them."""
-    try:
-        yield from chunks
-    except OSError as error:
-        place = error.filename or relay.content.what
-        relay.unreadable = ConfigError(f"{place} cannot be read: {error.strerror or error}", hint=f"ls -l {place}")
-
-
-def _exactly(chunks: Iterator[bytes], file: FileToSend, offset: int) -> Iterator[bytes]:
-    """Content of a file; OSError if it has become shorter, as the files after it would be shifted."""
-    left = file.size - offset
-    for chunk in chunks:
-        yield chunk[:left]
-        left -= min(left, len(chunk))
-    if left:
-        raise OSError(0, "it has become shorter while it was copied", file.name)
+    def _show(self, relay: _Relay) -> None:
+        skipped = sum(file.size for file in self.content.files[: relay.target.skipped])
+        done, total = relay.last.held - skipped, self.content.size - skipped
+        text = "received" if relay.is_over else "receiving"
+        if done == total and not relay.is_over:
+            text, done = "comparing SHA-256", min(relay.last.verified, total - 1)
+        self.notify(relay.name, Progress(text=text, done=done, total=total))
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -359,34 +408,8 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
         yield from whole
-        if len(rest) > LINE_LIMIT:
-            raise CommandFailedError("its answer about a copy has no end")
-
-
-_NUMBERS = ("port", "came", "free", "file", "offset")
-_TEXTS = ("state", "kind", "why", "lost", "target")
-
-
-def _read_line(line: bytes, files: Sequence[FileToSend], node: str) -> dict[str, Any]:
-    """A line of a node's relay: its values are of the right kind, and within their bounds."""
-    try:
-        words = json.loads(line)
-        sizes = [file.size for file in files]
-        held = words.get("have", sizes)
-        valid = (
-            all(isinstance(words.get(name, ""), str) for name in _TEXTS)
-            and all(isinstance(words.get(name, 0), int) and words.get(name, 0) >= 0 for name in _NUMBERS)
-            and isinstance(words.get("idle", 0.0), int | float)
-            and words.get("port", 0) <= 65535
-            and words.get("file", 0) <= len(files)
-            and all(isinstance(there, int) and 0 <= there <= size for there, size in zip(held, sizes, strict=True))
-            and ("state" in words or "lost" in words)
-        )
-        if not valid:
-            raise ValueError
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise CommandFailedError("its answer about a copy is not valid", node=node) from None
-    return dict(words)
+        if len(rest) > messages.MOST_BYTES:
+            raise ValueError("a line without an end")
 
 
 _AGAIN = "then run the same command again: it continues where this one ended"
@@ -400,8 +423,11 @@ def _unreachable(relay: _Relay) -> OrchError:
     )
 
 
-def _no_room(relay: _Relay, free: int) -> OrchError:
-    missing = relay.needed - relay.present
+def _invalid(relay: _Relay) -> OrchError:
+    return CommandFailedError("its answer about a copy is not valid", node=relay.name)
+
+
+def _no_room(relay: _Relay, missing: int, free: int) -> OrchError:
     return PreflightError(
         f"{relay.content.what} needs {missing / 1e6:.0f} MB and {SPARE_BYTES / 1e6:.0f} MB to spare, and "
         f"{free / 1e6:.0f} MB are free in {relay.folder}",
@@ -410,14 +436,12 @@ def _no_room(relay: _Relay, free: int) -> OrchError:
     )
 
 
-def _failure(relay: _Relay, words: Mapping[str, Any]) -> OrchError:
-    kind, why = str(words.get("kind")), str(words.get("why"))
-    if kind == "full":
+def _failure(relay: _Relay, report: messages.RelayFailed) -> OrchError:
+    why = report.why[:500]
+    if report.kind == "full":
         return PreflightError(why, node=relay.name, hint=f"orch shell {relay.name}   # make room: df -h; {_AGAIN}")
-    if kind == "busy":
+    if report.kind == "busy":
         return ConflictError(why, node=relay.name, hint="wait for the other command, then run this one again")
-    if kind == "changed":
-        return RunFailedError(why, node=relay.name, hint="did it change meanwhile? Run the same command again")
     return CommandFailedError(
         f"copying {relay.content.what} failed: {why}", node=relay.name, hint=f"orch doctor --nodes {relay.name}"
     )

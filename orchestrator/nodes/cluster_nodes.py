@@ -150,8 +150,10 @@ class ClusterNode:
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
         return self._carrier.login.run(argv, stdin=stdin, timeout_s=timeout_s)
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
-        return self._carrier.login.stream(argv, timeout_s=timeout_s)
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
+        return self._carrier.login.stream(argv, stdin=stdin, timeout_s=timeout_s)
 
     def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:
         self._carrier.login.put(source, target, only=only)

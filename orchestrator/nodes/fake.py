@@ -277,8 +277,10 @@ class FakeNode:
             node=self.name, argv=tuple(argv), exit_code=code, stdout=outputs[0].text, stderr=outputs[1].text
         )
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
-        code, out, err = self._answer(argv, b"", timeout_s)
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
+        code, out, err = self._answer(argv, stdin if isinstance(stdin, bytes) else b"".join(stdin), timeout_s)
         yield out.encode(errors="surrogateescape")
         Completed(node=self.name, argv=tuple(argv), exit_code=code, stdout="", stderr=err).check(
             f"reading from {argv[0]}"

@@ -209,8 +209,11 @@ class Node(Protocol):
         Raises `DeadlineError` after `timeout_s` without an end, `NodeUnreachableError` where the connection is gone.
         """
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
-        """Stdout of a command as it is written: for output too large for memory.
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
+        """Stdout of a command as it is written: for output too large for memory, or a conversation: `stdin` is read by
+        a thread, and each of its chunks is sent at once.
 
         Raises as `run` does; at the end `CommandFailedError` where it exited non-zero. Closing it ends the command.
         """

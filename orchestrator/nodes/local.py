@@ -67,8 +67,7 @@ class LocalNode:
             )
         except (FileNotFoundError, PermissionError) as error:
             return Completed(node=self.name, argv=tuple(argv), exit_code=127, stdout="", stderr=str(error))
-        chunks = (stdin,) if isinstance(stdin, bytes) else stdin
-        Thread(target=_feed, args=(process.stdin, chunks), daemon=True).start()
+        Thread(target=_feed, args=(process.stdin, _pieces(stdin)), daemon=True).start()
         process.stdin = None
         out, err = CommandOutput(argv, self.name), CommandOutput(argv, self.name)
         _collect(process, out, err, self.name, timeout_s)
@@ -76,12 +75,14 @@ class LocalNode:
             node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout=out.text, stderr=err.text
         )
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
         with TemporaryFile() as errors:
             try:
                 process = subprocess.Popen(
                     list(argv),
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL if stdin == b"" else subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     bufsize=0,
@@ -90,6 +91,9 @@ class LocalNode:
                 )
             except OSError as error:
                 raise CommandFailedError(f"reading from {argv[0]} failed: {error}", node=self.name) from error
+            if process.stdin:
+                Thread(target=_feed, args=(process.stdin, _pieces(stdin)), daemon=True).start()
+                process.stdin = None
             yield from self._chunks(process, argv, timeout_s)
             errors.seek(0)
             said = errors.read().decode(errors="replace")
@@ -190,11 +194,17 @@ def _collect(
                 os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipes open
 
 
+def _pieces(stdin: bytes | Iterable[bytes]) -> Iterable[bytes]:
+    return (stdin,) if isinstance(stdin, bytes) else stdin
+
+
 def _feed(pipe: IO[bytes], chunks: Iterable[bytes]) -> None:
     try:
         with pipe:
             for chunk in chunks:
-                pipe.write(chunk)
+                while chunk:  # a pipe without a buffer may take a part
+                    chunk = chunk[pipe.write(chunk) :]
+                pipe.flush()
     except OSError:
         return  # the command ended without reading all of it; its exit code decides
 

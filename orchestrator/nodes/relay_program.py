@@ -1,13 +1,10 @@
-"""Runs on a node's host by its own python3: receive files, write them, and send them to the next node meanwhile.
+"""Runs on a node's host by its own python3: receive files, read them back from the disk, and send them to other nodes.
 
-    relay FOLDER    receive the files that `config.json` in FOLDER describes; FOLDER is removed
-    feed SOCKET     copy stdin to the socket of a relay on this node
-
-The source is handed to `python3 -c`: standard library alone, Python 3.8 or newer. An input is a local socket in FOLDER,
-for the controller, or a TCP connection whose both ends prove that they know the token, which is never sent. It begins
-with a header: the nodes to send to, one after the other, and how many bytes of each file its sender leaves out. The
-rest is content, in the order of the files. A copy that broke off is continued, also by another input. SHA-256 decides
-whether a file is what was meant. Lines of JSON on stdout, one a second at least: a relay whose reader is gone ends.
+The source is handed to `python3 -c`: standard library alone, Python 3.8 or newer. Its stdin brings the `RelayTask`, any
+number of `PullFrom`, and content where it has asked for it; it ends with its stdin. Its stdout has the reports of
+`orchestrator/fleet/relay_messages.py`, one a second at least. Another node connects over TCP: both ends prove that they
+know the token, which is never sent, and the one that connects names the first file that it lacks, the offset, and where
+the content ends. The answer is content alone, while it arrives here. What arrived stays, and the next copy continues.
 """
 
 from __future__ import annotations
@@ -19,56 +16,54 @@ import hmac
 import json
 import os
 import queue
+import select
 import shutil
 import socket
 import struct
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable  # noqa: UP035  # collections.abc has it from Python 3.9 on
 
 CHUNK = 1 << 20
 PROOF = 32
-SILENT_S = 10.0
-"""Silence after which another input may replace the present one."""
-STUCK_S = 15.0
-"""Time in which a next node that takes no byte is given up."""
-ALONE_S = 120.0
-"""Silence after which a relay ends."""
+RANGE = struct.Struct(">QQQ")
+"""A file, an offset in it, and the file before which the content ends."""
+GREETING_S = 5.0
+"""For a connection, and for each part of a proof."""
+STUCK_S = 120.0
+"""Time after which a connection to a node that takes no byte is closed."""
+CONNECTIONS = 64
+
+speaking = threading.Lock()
 
 
-class _Refused(Exception):
-    """The end of this relay, for a reason that no other input changes: a word for programs, then one for people."""
+class _LeaveSource(Exception):
+    """Another order, or a file that differs from its SHA-256 although one sender has sent all of it."""
 
 
 class _Relay:
-    """One node's files: how much of each is there, who sends, who is sent to."""
+    """One node's files: how much of each is there, and which of them the disk has given back."""
 
-    def __init__(self, config: dict[str, Any], own: Path, target: Path) -> None:
-        self.own, self.target = own, target
-        self.files, self.skipped = config["files"], config["skipped"]  # each: path, bytes, SHA-256, mode
-        self.links, self.folders, self.token = config["links"], config["folders"], config["token"].encode()
-        self.partial = self.target.with_name(self.target.name + ".partial")
+    def __init__(self, task: dict[str, Any], target: Path) -> None:
+        self.task, self.target = task, target
+        self.files, self.skipped = task["files"], task["skipped"]  # each: path, bytes, SHA-256, mode
+        self.partial = target.with_name(target.name + ".partial")
         self.partial.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.partial, os.O_RDONLY)
         self.root = Path(f"/proc/self/fd/{handle}")  # the same folder after it has got its final name
-        self.lock(handle)
-        self.at = [self.begun(number) for number in range(len(self.files))]
-        self.hashes: dict[int, Any] = {}
-        self.file, self.came, self.state = 0, 0, "waiting"
-        self.inputs: queue.Queue[tuple[socket.socket, Any]] = queue.Queue()
-        self.heard, self.connected = time.monotonic(), False
-        self.forwarder: threading.Thread | None = None
-        self.changed, self.speaking, self.admitting = threading.Condition(), threading.Lock(), threading.Lock()
-
-    def lock(self, handle: int) -> None:
-        for _ in range(100):  # an earlier relay ends a second after its reader
+        for seconds in (1, 2, 3, 4, None):  # an earlier relay ends with its connection
             try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except OSError:
-                time.sleep(0.1)
-        raise _Refused("busy", "another copy of the same files to this node is under way")
+                time.sleep(seconds) if seconds else fail("busy", "another copy of the same files is under way")
+        self.at = [self.begun(number) for number in range(len(self.files))]
+        self.received = self.verified = 0
+        self.sums: dict[tuple[int, str], Any] = {}
+        """SHA-256 of the file that is being received, while all of it has come from one sender."""
+        self.unverified: queue.Queue[int] = queue.Queue()
+        self.changed = threading.Condition()
 
     def begun(self, number: int) -> int:
         """Bytes of a file that an earlier copy has left here."""
@@ -77,186 +72,157 @@ class _Relay:
             there: int = size if number < self.skipped else (self.root / name).stat().st_size
         except OSError:
             return 0
-        if there > size:
-            (self.root / name).unlink()
         return there if there <= size else 0
 
-    def say(self, **words: object) -> None:
-        with self.speaking:
-            try:
-                sys.stdout.write(json.dumps(words) + "\n")
-                sys.stdout.flush()
-            except OSError:
-                shutil.rmtree(self.own, ignore_errors=True)
-                os._exit(1)
+    def run(self) -> int:
+        """Bytes that have come, once everything is in its place."""
+        port, server = 0, socket.socket()
+        try:
+            server.bind((self.task["address"], 0))
+            server.listen(16)
+            port = server.getsockname()[1]
+            start(self.listen, server)
+        except OSError:  # not an address of this machine: no other node can connect
+            server.close()
+        free = shutil.disk_usage(self.partial).free
+        say("ready", port=port, held=sum(self.at), free=free, folder=str(self.target))
+        start(self.beat)
+        start(self.verify)
+        for number in range(self.skipped, len(self.files)):
+            if self.files[number][1] == self.at[number] > 0:
+                self.unverified.put(number)
+        self.receive()
+        self.finish()
+        return self.received
 
     def beat(self) -> None:
         while True:
             time.sleep(1)
-            idle = time.monotonic() - self.heard
-            at = self.at[self.file] if self.file < len(self.at) else 0
-            self.say(state=self.state, file=self.file, offset=at, came=self.came, idle=round(idle, 1))
+            say("moved", held=sum(self.at), received=self.received, verified=self.verified)
 
-    def listen(self, server: socket.socket, trusted: bool) -> None:
-        while True:
-            connection = server.accept()[0]
-            if threading.active_count() > 64:
-                connection.close()
-            else:
-                threading.Thread(target=self.admit, args=(connection, trusted), daemon=True).start()
-
-    def admit(self, connection: socket.socket, trusted: bool) -> None:
-        """Take a connection as the input, unless another one is sending."""
-        try:
-            connection.settimeout(5)
-            if not trusted:
-                nonce = os.urandom(PROOF)
-                connection.sendall(nonce)
-                asked, proof = exactly(connection, PROOF), exactly(connection, PROOF)
-                if not hmac.compare_digest(proof, self.proof(b"send", nonce)):
-                    raise ConnectionError("it does not know the token")
-                connection.sendall(self.proof(b"receive", asked))
-            end = time.monotonic() + 3
-            while self.connected and time.monotonic() - self.heard < SILENT_S:
-                if time.monotonic() > end:
-                    raise ConnectionError("another input is sending")
-                time.sleep(0.05)
-            if not trusted:
-                send_words(connection, self.at)
-            self.inputs.put((connection, receive_words(connection)))
-        except (OSError, ValueError):
-            connection.close()
-
-    def proof(self, role: bytes, nonce: bytes) -> bytes:
-        return hmac.new(self.token, role + nonce, hashlib.sha256).digest()
+    # ── receive ──
 
     def receive(self) -> None:
-        """Take inputs, one after the other, until everything is there."""
+        """Follow orders until every file is there, and the disk has given it back."""
+        order: dict[str, Any] = {}
         while True:
-            try:
-                connection, header = self.inputs.get(timeout=1)
-            except queue.Empty:
-                if time.monotonic() - self.heard > ALONE_S:
-                    raise _Refused("silent", f"nothing came for {ALONE_S:.0f} s") from None
+            missing = self.missing()
+            if not missing:
+                self.unverified.join()
+                if not self.missing():
+                    return
                 continue
-            self.heard, self.connected, self.state = time.monotonic(), True, "receiving"
-            if header["route"] and not self.forwarder:
-                self.forwarder = threading.Thread(target=self.forward, args=(header["route"],), daemon=True)
-                self.forwarder.start()
+            order = order or read_frame()
             try:
-                return self.take(connection, header["have"])
-            except OSError:  # another input may continue
-                self.state = "waiting"
-            finally:
-                self.connected = False
-                connection.close()
+                self.take(order, missing)
+            except _LeaveSource as left:
+                other, wrong = left.args
+                if not other:
+                    say("broken", source=order["source"], why="it sends wrong bytes", wrong=wrong)
+                order = other
+            except OSError as error:
+                say("broken", source=order["source"], why=error.strerror or str(error), wrong=None)
+                order = {}
 
-    def take(self, connection: socket.socket, base: list[int]) -> None:
-        """The rest of all files from an input that leaves out the first `base` bytes of each."""
-        connection.settimeout(SILENT_S)
-        for number, (name, size, _, _) in enumerate(self.files):
-            self.file = number
-            doubled = self.at[number] - base[number]
-            if doubled < 0:
-                raise ConnectionError("there is a gap")
-            while doubled > 0:
-                doubled -= len(self.some(connection, min(CHUNK, doubled)))
+    def missing(self) -> tuple[int, int, int] | None:
+        """The first range of files that are not complete; only its first file may have been begun."""
+        first = next((n for n in range(self.skipped, len(self.files)) if self.at[n] < self.files[n][1]), None)
+        if first is None:
+            return None
+        end = first + 1
+        while end < len(self.files) and not self.at[end]:
+            end += 1
+        return first, self.at[first], end
+
+    def take(self, order: dict[str, Any], missing: tuple[int, int, int]) -> None:
+        if not order["port"]:
+            say("wants", file=missing[0], offset=missing[1], end=missing[2])
+            return self.fill(missing, read_input, "")
+        with socket.create_connection((order["address"], order["port"]), timeout=GREETING_S) as connection:
+
+            def read(most: int) -> bytes:
+                if 0 in select.select([connection.fileno(), 0], [], [])[0]:
+                    raise _LeaveSource(read_frame(), None)
+                return connection.recv(most)
+
+            request, asked, nonce = RANGE.pack(*missing), os.urandom(PROOF), exactly(read, PROOF)
+            connection.sendall(asked + self.proof(b"pull", nonce + request) + request)
+            if not hmac.compare_digest(exactly(read, PROOF), self.proof(b"send", asked)):
+                raise ConnectionError("something else answers there")
+            return self.fill(missing, read, order["source"])
+
+    def fill(self, missing: tuple[int, int, int], read: Callable[[int], bytes], sender: str) -> None:
+        """Write what `read` gives."""
+        wrong: int | None = None
+        for number in range(missing[0], missing[2]):
+            size, digest = self.files[number][1:3]
             while self.at[number] < size:
-                self.write(number, name, self.some(connection, min(CHUNK, size - self.at[number])))
-        self.file = len(self.files)
+                self.write(number, exactly(read, 1, min(CHUNK, size - self.at[number])), sender)
+            content = self.sums.pop((number, sender), None)
+            if content and content.hexdigest() != digest:
+                self.forget(number)
+                wrong = number
+                if sender:
+                    break
+            elif size:
+                self.unverified.put(number)
+        if wrong is not None:  # stdin was read to the end of the content
+            raise _LeaveSource({}, wrong)
 
-    def some(self, connection: socket.socket, most: int) -> bytes:
-        while True:
-            try:
-                chunk = connection.recv(most)
-            except socket.timeout:  # noqa: UP041  # a TimeoutError from Python 3.10 on
-                if self.inputs.empty() and time.monotonic() - self.heard < ALONE_S:
-                    continue
-                raise
-            if not chunk:
-                raise ConnectionError("the input ended")
-            self.heard = time.monotonic()
-            return chunk
-
-    def write(self, number: int, name: str, chunk: bytes) -> None:
+    def write(self, number: int, chunk: bytes, sender: str) -> None:
         """Append to a file."""
+        name, begins = self.files[number][0], not self.at[number]
         try:
-            if not self.at[number]:
+            if begins:
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                self.hashes[number] = hashlib.sha256()
-            with (self.root / name).open("ab") as out:
+                self.sums = {(number, sender): hashlib.sha256()}
+            with (self.root / name).open("wb" if begins else "ab") as out:
                 out.write(chunk)
         except OSError as error:
             kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "disk"
-            raise _Refused(kind, f"writing {name} failed: {error.strerror}") from None
-        if number in self.hashes:
-            self.hashes[number].update(chunk)
+            fail(kind, f"writing {name} failed: {error.strerror}")
+        if (number, sender) in self.sums:
+            self.sums[number, sender].update(chunk)
         with self.changed:
             self.at[number] += len(chunk)
-            self.came += len(chunk)
+            self.received += len(chunk)
             self.changed.notify_all()
 
-    def forward(self, route: list[list[Any]]) -> None:
-        """Send everything to the first node of the route that takes it, and to the others through it.
+    def forget(self, number: int) -> None:
+        with self.changed:
+            self.at[number] = 0
 
-        One that cannot be reached comes last in the route: another node may reach it.
-        """
-        while route:
-            name, address, port, is_last = route.pop(0)
-            try:
-                with socket.create_connection((address, port), timeout=5) as connection:
-                    self.send(connection, route)
-                    return
-            except (OSError, ValueError) as error:
-                is_last = is_last or not route
-                self.say(lost=name, why=getattr(error, "strerror", None) or str(error), last=is_last)
-                if not is_last:
-                    route.append([name, address, port, True])
-
-    def send(self, connection: socket.socket, route: list[list[Any]]) -> None:
-        connection.settimeout(10)
-        nonce, asked = exactly(connection, PROOF), os.urandom(PROOF)
-        connection.sendall(asked + self.proof(b"send", nonce))
-        if not hmac.compare_digest(exactly(connection, PROOF), self.proof(b"receive", asked)):
-            raise ConnectionError("something else answers there")
-        base = receive_words(connection)
-        send_words(connection, {"route": route, "have": base})
-        connection.settimeout(STUCK_S)
-        for number, (name, size, _, _) in enumerate(self.files):
-            offset = base[number]
-            if offset < size and number < self.skipped:
-                raise ConnectionError("it needs a file that this node does not receive")
-            while offset < size:
-                with self.changed:
-                    while self.at[number] <= offset:
-                        self.changed.wait()
-                    ready = min(CHUNK, self.at[number] - offset)
-                with (self.root / name).open("rb") as content:
-                    content.seek(offset)
-                    chunk = memoryview(content.read(ready))
-                offset += len(chunk)
-                while chunk:
-                    chunk = chunk[connection.send(chunk) :]
+    def verify(self) -> None:
+        """Read complete files back. A wrong one is received again: an earlier copy or two senders may have made it."""
+        wrong: set[int] = set()
+        while True:
+            batch = [self.unverified.get()]
+            while not self.unverified.empty():
+                batch.append(self.unverified.get())
+            if len(batch) > 1:
+                os.sync()
+            for number in batch:
+                name, size, digest = self.files[number][:3]
+                if stored(self.root / name) == digest:
+                    self.verified += size
+                elif number in wrong:
+                    fail("disk", f"the disk gives back other bytes of {name} than were written: see `dmesg` there")
+                else:
+                    wrong.add(number)
+                    self.forget(number)
+                self.unverified.task_done()
 
     def finish(self) -> None:
-        """Compare all files with their SHA-256, then give the folder its final name."""
-        self.state, wrong = "checking", ""
-        for number, (name, size, digest, mode) in enumerate(self.files[self.skipped :], self.skipped):
+        """Make folders and links, then give the folder its final name."""
+        for name, size, _, mode in self.files[self.skipped :]:
             file = self.root / name
             if not size:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.touch()
-            found = self.hashes[number] if number in self.hashes else sum_of(file)
-            if found.hexdigest() != digest:
-                file.unlink()
-                wrong = wrong or name
-            else:
-                file.chmod(mode)
-        if wrong:
-            raise _Refused("changed", f"{wrong} is not what was meant to be sent: its SHA-256 is another one")
-        for name in self.folders:
+                file.write_bytes(b"")
+            file.chmod(mode)
+        for name in self.task["folders"]:
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        for name, to in self.links.items():
+        for name, to in self.task["links"].items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             if not (self.root / name).is_symlink():
                 (self.root / name).symlink_to(to)
@@ -266,88 +232,114 @@ class _Relay:
         else:
             self.partial.rename(self.target)
 
-    def run(self, address: str) -> None:
-        local = socket.socket(socket.AF_UNIX)
-        local.bind(str(self.own / "socket"))
-        local.listen(16)
-        threading.Thread(target=self.listen, args=(local, True), daemon=True).start()
-        port, server = 0, socket.socket()
-        try:
-            server.bind((address, 0))
-            server.listen(16)
-            port = server.getsockname()[1]
-            threading.Thread(target=self.listen, args=(server, False), daemon=True).start()
-        except OSError:  # not an address of this machine: the controller alone can send
-            server.close()
-        free = shutil.disk_usage(self.partial).free
-        self.say(state="ready", port=port, have=self.at, free=free, target=str(self.target))
-        threading.Thread(target=self.beat, daemon=True).start()
-        self.receive()
-        self.finish()
-        self.say(state="done", came=self.came)
-        if self.forwarder:
-            self.state = "sending on"
-            self.forwarder.join()
+    # ── send ──
+
+    def proof(self, role: bytes, what: bytes) -> bytes:
+        return hmac.new(self.task["token"].encode(), role + what, hashlib.sha256).digest()
+
+    def listen(self, server: socket.socket) -> None:
+        while True:
+            connection = server.accept()[0]
+            if threading.active_count() > CONNECTIONS:
+                connection.close()
+            else:
+                threading.Thread(target=self.answer, args=(connection,), daemon=True).start()
+
+    def answer(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                connection.settimeout(GREETING_S)
+                nonce = os.urandom(PROOF)
+                connection.sendall(nonce)
+                asked, proof, request = (exactly(connection.recv, size) for size in (PROOF, PROOF, RANGE.size))
+                if hmac.compare_digest(proof, self.proof(b"pull", nonce + request)):
+                    connection.sendall(self.proof(b"send", asked))
+                    connection.settimeout(STUCK_S)
+                    self.send(connection, *RANGE.unpack(request))
+            except OSError:
+                return  # the other node reports that it broke off
+
+    def send(self, connection: socket.socket, file: int, offset: int, end: int) -> None:
+        for number in range(max(file, self.skipped), min(end, len(self.files))):
+            name, size = self.files[number][:2]
+            while offset < size:
+                with self.changed:
+                    self.changed.wait_for(lambda: self.at[number] > offset)  # noqa: B023  # it is called here alone
+                    ready = min(CHUNK, self.at[number] - offset)
+                with (self.root / name).open("rb") as content:
+                    content.seek(offset)
+                    chunk = content.read(ready)
+                connection.sendall(chunk)
+                offset += len(chunk)
+            offset = 0
 
 
-def exactly(connection: socket.socket, size: int) -> bytes:
-    """This many bytes. ConnectionError: the other side ended before."""
+def stored(file: Path) -> str:
+    """SHA-256 of what the disk gives back: pages in memory are written, then dropped."""
+    content = hashlib.sha256()
+    with file.open("rb") as source:
+        os.fsync(source.fileno())
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for chunk in iter(lambda: source.read(CHUNK), b""):
+            content.update(chunk)
+    return content.hexdigest()
+
+
+def exactly(read: Callable[[int], bytes], size: int, most: int = 0) -> bytes:
+    """Read this many bytes, or up to `most`. ConnectionError: there are fewer."""
     got = b""
     while len(got) < size:
-        piece = connection.recv(min(CHUNK, size - len(got)))
+        piece = read(min(CHUNK, (most or size) - len(got)))
         if not piece:
             raise ConnectionError("it closed the connection")
         got += piece
     return got
 
 
-def send_words(connection: socket.socket, words: object) -> None:
-    text = json.dumps(words).encode()
-    connection.sendall(struct.pack(">I", len(text)) + text)
+def read_input(most: int) -> bytes:
+    """At most this many bytes of stdin, whose end is that of the relay."""
+    return os.read(0, most) or os._exit(0)
 
 
-def receive_words(connection: socket.socket) -> Any:
-    return json.loads(exactly(connection, struct.unpack(">I", exactly(connection, 4))[0]))
+def read_frame() -> Any:
+    """A message of the controller: four bytes with its length, then JSON."""
+    return json.loads(exactly(read_input, struct.unpack(">I", exactly(read_input, 4))[0]))
 
 
-def sum_of(file: Path) -> Any:
-    content = hashlib.sha256()
-    with file.open("rb") as source:
-        for chunk in iter(lambda: source.read(CHUNK), b""):
-            content.update(chunk)
-    return content
+def say(what: str, **values: object) -> None:
+    line = (json.dumps({what: values}) + "\n").encode()
+    with speaking:
+        try:
+            while line:
+                line = line[os.write(1, line) :]
+        except OSError:  # the controller is gone
+            os._exit(1)
 
 
-def feed(place: str) -> None:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(ALONE_S)
-        connection.connect(place)
-        for chunk in iter(lambda: os.read(0, CHUNK), b""):
-            connection.sendall(chunk)
+def fail(kind: str, why: str) -> None:
+    """End the relay, from whichever thread."""
+    say("failed", kind=kind, why=why)
+    os._exit(1)
 
 
-def relay(folder: Path) -> int:
+def guarded(work: Callable[..., None], *arguments: Any) -> None:
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        (folder / "config.json").unlink()
-        target = Path(config["target"]).expanduser()
-        if target.is_dir():
-            sys.stdout.write(json.dumps({"state": "done", "target": str(target)}) + "\n")
-        else:
-            _Relay(config, folder, target).run(config["address"])
-        return 0
-    except _Refused as error:
-        sys.stdout.write(json.dumps({"state": "failed", "kind": error.args[0], "why": error.args[1]}) + "\n")
-    except OSError as error:
-        sys.stdout.write(json.dumps({"state": "failed", "kind": "disk", "why": str(error)}) + "\n")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        sys.stdout.flush()
-    return 1
+        work(*arguments)
+    except Exception as error:
+        fail("disk", str(error) if isinstance(error, OSError) else repr(error))
+
+
+def start(work: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(target=guarded, args=(work, *arguments), daemon=True).start()
+
+
+def main() -> None:
+    task = read_frame()
+    target = Path(task["folder"]).expanduser()
+    say("finished", received=0 if target.is_dir() else _Relay(task, target).run())
+    while True:  # and send to others, until stdin ends
+        read_frame()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "feed":
-        feed(sys.argv[2])
-    else:
-        os._exit(relay(Path(sys.argv[2])))  # threads that still wait are not waited for
+    guarded(main)

@@ -85,9 +85,11 @@ class SrunNode:
         stderr = _ENDED.sub("", answer.stderr) if answer.exit_code else answer.stderr
         return replace(answer, node=self.name, exit_code=code, argv=tuple(argv), stderr=stderr)
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
         try:
-            yield from self._login.stream([*self._step(), *argv], timeout_s=timeout_s)
+            yield from self._login.stream([*self._step(), *argv], stdin=stdin, timeout_s=timeout_s)
         except CommandFailedError as error:
             if lost := _LOST.search(error.message):
                 raise self._lost(lost.group()) from error

@@ -78,9 +78,11 @@ class SshNode:
             out.add(chunk)
         return self._completed(argv, ended, out.text)
 
-    def stream(self, argv: Sequence[str], *, timeout_s: float = TRANSFER_TIMEOUT_S) -> Iterator[bytes]:
+    def stream(
+        self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = TRANSFER_TIMEOUT_S
+    ) -> Iterator[bytes]:
         ended = self._ended(argv)
-        yield from self._talk(argv, b"", ended, timeout_s)
+        yield from self._talk(argv, stdin, ended, timeout_s)
         self._completed(argv, ended).check(f"reading from {argv[0]}")
 
     def put(self, source: Path, target: str, *, only: Sequence[str] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -94,6 +95,19 @@ def test_what_a_command_writes_comes_piece_by_piece_and_byte_by_byte(node: Node)
     chunks = list(node.stream(["sh", "-c", f"head -c {4 * MIB} /dev/zero; printf 'a\\377b'"]))
     assert b"".join(chunks) == bytes(4 * MIB) + b"a\xffb"
     assert b"".join(node.stream(["printf", "%s", *WORDS])) == "".join(WORDS).encode()
+
+
+def test_a_stream_may_be_a_conversation(node: Node) -> None:
+    if isinstance(node, FakeNode):
+        assert list(node.stream(["cat"], stdin=iter([b"one\n", b"two\n"]))) == [b"one\ntwo\n"]
+        return
+    pieces: SimpleQueue[bytes] = SimpleQueue()
+    chunks = node.stream(["cat"], stdin=iter(pieces.get, b""))
+    for piece in (b"one\n", b"two\n"):
+        pieces.put(piece)
+        assert next(chunks) == piece
+    pieces.put(b"")
+    assert list(chunks) == []
 
 
 def test_a_stream_that_ends_badly_says_so_at_its_end(node: Node) -> None:

@@ -70,7 +70,7 @@ class Machine(LocalNode):
         return done
 
     def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
-        return super().stream(self._own(argv))
+        return super().stream(self._own(argv), **how)  # type: ignore[arg-type]  # as it was called
 
     def _own(self, argv: Sequence[str]) -> list[str]:
         return ["env", f"HOME={self.home}", f"PATH={self.home}/bin:{os.environ['PATH']}", *argv]

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from orchestrator.fleet.fan_out import Outcome
-from orchestrator.fleet.relay import (
-    Delivered,
-    Destination,
+from orchestrator.fleet.relay import Delivered, Destination, FolderToSend, send_folder
+from orchestrator.fleet.relay_messages import (
     FileToSend,
-    FolderToSend,
-    _read_line,
-    send_folder,
+    PullFrom,
+    RelayBroken,
+    RelayReady,
+    RelayTask,
+    RelayWants,
+    encode,
+    read_relay_report,
 )
 from orchestrator.fleet.runs.artifacts import file_sums, folder_digest, names_in
 from orchestrator.fleet.runs.send_data import folder_to_send
 from orchestrator.nodes import relay_program
-from orchestrator.nodes.interface import Completed, Progress
+from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import (
     CommandFailedError,
@@ -44,7 +49,7 @@ class Dies(LocalNode):
     """Its program ends after its first line."""
 
     def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
-        lines = super().stream(argv)
+        lines = super().stream(argv, **how)  # type: ignore[arg-type]  # as it was called
         yield next(lines)
         lines.close()  # type: ignore[attr-defined]  # a generator
 
@@ -53,12 +58,14 @@ class Filled(LocalNode):
     """No file can have more than 1 MiB."""
 
     def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
-        return super().stream(["sh", "-c", 'ulimit -f 2048 && exec "$@"', "sh", *argv])
+        limited = ["sh", "-c", 'ulimit -f 2048 && exec "$@"', "sh", *argv]
+        return super().stream(limited, **how)  # type: ignore[arg-type]  # as it was called
 
 
 class WithoutPython(LocalNode):
-    def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
-        return Completed(node=self.name, argv=tuple(argv), exit_code=9, stdout="", stderr="")
+    def stream(self, argv: Sequence[str], **how: object) -> Iterator[bytes]:
+        alone = ["env", "PATH=/nothing", f"/bin/{argv[0]}", *argv[1:]]
+        return super().stream(alone, **how)  # type: ignore[arg-type]  # as it was called
 
 
 class Scene:
@@ -171,12 +178,11 @@ def test_a_disk_that_takes_no_more_is_the_error_of_its_node(scene: Scene) -> Non
     assert scene.complete() == list(NAMES)
 
 
-def test_a_node_that_no_other_reaches_is_sent_to_by_the_controller(scene: Scene) -> None:
+def test_a_node_that_no_other_reaches_receives_from_another(scene: Scene) -> None:
     scene.nodes["beta"] = LocalNode("beta", "192.0.2.1")
     sent = scene.send()
     assert scene.complete() == list(NAMES)
-    assert sent["beta"].value().fed == sent["beta"].value().came
-    assert sent["gamma"].value().fed == 0
+    assert (fed(sent), sent["beta"].value().fed) == (scene.size, 0)
 
 
 def test_a_node_without_python_is_sent_to_otherwise(scene: Scene) -> None:
@@ -207,34 +213,32 @@ def test_a_file_that_becomes_shorter_is_an_error_of_the_folder(scene: Scene) -> 
 
 
 def test_a_stranger_gets_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    own, content = tmp_path / "own", b"of the controller"
-    own.mkdir()
-    digest = "9b54b6e7a35b6a0a7b2d1e6e4bd8a0f1a6a2a0ff3b1c9d2e0f5b5a6c7d8e9f00"
-    config = {"token": "a" * 64, "address": "127.0.0.1", "target": f"{tmp_path}/data", "skipped": 0}
-    files = [["file", len(content), digest, 0o600]]
-    (own / "config.json").write_text(json.dumps({**config, "files": files, "links": {}, "folders": []}))
-    argv = [sys.executable, "-c", SOURCE, "relay", str(own)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as relay:
+    content = b"of the controller"
+    task = RelayTask(
+        token="a" * 64, address="127.0.0.1", folder=f"{tmp_path}/data", skipped=0, links={}, folders=(),
+        files=[("file", len(content), hashlib.sha256(content).hexdigest(), 0o600)],
+    )  # fmt: skip
+    argv = [sys.executable, "-c", SOURCE]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
+        assert relay.stdin is not None
         assert relay.stdout is not None
-        port = json.loads(relay.stdout.readline())["port"]
-        assert not (own / "config.json").exists()
+        relay.stdin.write(encode(task))
+        port = json.loads(relay.stdout.readline())["ready"]["port"]
         with (
             socket.create_connection(("127.0.0.1", port)) as silent,
             socket.create_connection(("127.0.0.1", port)) as it,
         ):
             assert len(it.recv(100)) == relay_program.PROOF
-            it.sendall(bytes(2 * relay_program.PROOF) + b"\0\0\0\2{}" + content)
+            it.sendall(bytes(2 * relay_program.PROOF) + relay_program.RANGE.pack(0, 0, 1))
             with suppress(ConnectionResetError):
                 assert it.recv(100) == b""
-            words = json.dumps({"route": [], "have": [0]}).encode()
-            feed = len(words).to_bytes(4, "big") + words + content
-            feeding = [sys.executable, "-c", SOURCE, "feed", f"{own}/socket"]
-            subprocess.run(feeding, input=feed, check=True)
-            lines = [json.loads(line) for line in relay.stdout]
+            relay.stdin.write(encode(PullFrom()) + content)
+            reports = (json.loads(line) for line in iter(relay.stdout.readline, b"") if b"moved" not in line)
+            lines = [next(reports), next(reports)]
             assert len(silent.recv(100)) == relay_program.PROOF
-    assert lines[-1]["kind"] == "changed"
-    assert relay.returncode == 1
-    assert not own.exists()
+        assert lines == [{"wants": {"file": 0, "offset": 0, "end": 1}}, {"finished": {"received": len(content)}}]
+    assert relay.returncode == 0
+    assert (tmp_path / "data/file").read_bytes() == content
 
 
 def test_the_program_runs_on_old_pythons() -> None:
@@ -244,21 +248,38 @@ def test_the_program_runs_on_old_pythons() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "not JSON", "[]", "null", "{}", '{"state": 1}', '{"state": "ready", "port": "x"}',
-        '{"state": "ready", "port": 70000}',
-        '{"state": "ready", "have": [1]}', '{"state": "ready", "have": [1, 99]}', '{"state": "ready", "have": [1, -1]}',
-        '{"state": "ready", "have": 7}', '{"state": "receiving", "file": 3, "offset": 0}', '{"state": "x", "came": -1}',
-        '{"state": "x", "idle": "long"}', '{"lost": ["x"]}', "[" * 100_000,
+        "not JSON", "[]", "null", "{}", "7", '{"ready": {}, "moved": {}}', '{"other": {}}', '{"ready": []}',
+        '{"ready": {"port": 1, "held": 0, "free": 9}}',
+        '{"ready": {"port": "x", "held": 0, "free": 9, "folder": "/a"}}',
+        '{"ready": {"port": 70000, "held": 0, "free": 9, "folder": "/a"}}',
+        '{"ready": {"port": 1, "held": 19, "free": 9, "folder": "/a"}}',
+        '{"ready": {"port": 1, "held": 0, "free": -1, "folder": "/a"}}',
+        '{"ready": {"port": true, "held": 0, "free": 9, "folder": "/a"}}',
+        '{"moved": {"held": 1, "received": 1}}', '{"moved": {"held": [1], "received": 1, "verified": 1}}',
+        '{"moved": {"held": 1, "received": 1%s, "verified": 1}}' % ("0" * 400),
+        '{"moved": {"held": 1, "received": 55, "verified": 1}}',
+        '{"moved": {"held": NaN, "received": 1, "verified": 1}}',
+        '{"wants": {"file": 0, "offset": 9, "end": 1}}', '{"wants": {"file": 1, "offset": 0, "end": 1}}',
+        '{"wants": {"file": 2, "offset": 0, "end": 3}}', '{"wants": {"file": 0, "offset": 0, "end": 3}}',
+        '{"broken": {"source": "beta", "why": "x", "wrong": 2}}',
+        '{"broken": {"source": 1, "why": "x", "wrong": null}}',
+        '{"failed": {"kind": "odd", "why": "x"}}', '{"failed": {"kind": ["full"], "why": "x"}}', "[" * 50_000,
+        '{"failed": {"kind": "full", "why": "%s"}}' % ("x" * 70_000),
     ],
 )  # fmt: skip
-def test_a_line_that_no_relay_writes_is_the_fault_of_its_node(line: str) -> None:
+def test_a_report_that_no_relay_writes_is_refused(line: str) -> None:
     files = [FileToSend(name=name, size=9, sha256="", mode=0o644) for name in "ab"]
-    with pytest.raises(CommandFailedError, match="its answer about a copy is not valid") as caught:
-        _read_line(line.encode(), files, "alpha")
-    assert caught.value.node == "alpha"
+    with pytest.raises(ValueError, match=r".") as raised:
+        read_relay_report(line.encode(), files, 18)
+    assert not isinstance(raised.value, UnicodeError)
 
 
-def test_a_line_of_a_relay() -> None:
+def test_a_report_of_a_relay() -> None:
     files = [FileToSend(name=name, size=9, sha256="", mode=0o644) for name in "ab"]
-    words = {"state": "ready", "port": 4711, "have": [9, 0], "free": 10**12, "target": "/data"}
-    assert _read_line(json.dumps(words).encode(), files, "alpha") == words
+    for report in (
+        RelayReady(port=4711, held=9, free=10**12, folder="/data"),
+        RelayBroken(source="", why="x", wrong=1),
+        RelayWants(file=0, offset=8, end=2),
+    ):
+        kind = type(report).__name__.removeprefix("Relay").lower()
+        assert read_relay_report(json.dumps({kind: asdict(report)}).encode(), files, 18) == report

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import IO
 
 from orchestrator.fleet.images.build_context import spool_folder
-from orchestrator.fleet.relay import FileToSend, FolderToSend
+from orchestrator.fleet.relay import FolderToSend
+from orchestrator.fleet.relay_messages import FileToSend
 from orchestrator.nodes.archive import CHUNK
 from orchestrator.nodes.interface import Engine
 from orchestrator.specs.errors import EngineError

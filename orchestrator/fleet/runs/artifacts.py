@@ -436,7 +436,9 @@ def send_data(
         if outcome.error:
             failed.append(outcome.error)
         else:
-            notify(outcome.item.node.name, Progress(text="data copied", done=1, total=1))
+            doubt = outcome.value().doubt
+            text = f"data copied; {doubt}" if doubt else "data copied"
+            notify(outcome.item.node.name, Progress(text=text, done=1, total=1))
     if failed:
         for error in failed[1:]:
             failed[0].message += f"; {error}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from contract.data_parts import MANIFEST, divide, files_of
-from orchestrator.fleet.relay import CHUNK, FileToSend, FolderToSend
+from orchestrator.fleet.relay import CHUNK, FolderToSend
+from orchestrator.fleet.relay_messages import FileToSend
 from orchestrator.nodes.archive import outside_file
 
 
