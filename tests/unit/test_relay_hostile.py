@@ -60,7 +60,7 @@ PROGRAMS = {
     "an unknown file": [("RANGE.pack(*missing)", "RANGE.pack(2**60, 2**60, 2**63)")],
     "no greeting": [FIRST, ("connection.sendall(nonce)", "time.sleep(999)")],
     "an endless greeting": [FIRST, ("connection.sendall(nonce)", "[connection.sendall(nonce) for _ in range(10**7)]")],
-    "a port of nobody": [FIRST, ("port=port", "port=1")],
+    "a closed port": [FIRST, ("port=port", "port=1")],
     "done with wrong bytes": [FIRST, ("        self.receive()\n", ""), ("connection.sendall(chunk)", ZEROS.strip())],
     "ends in the middle": [("self.received += len(chunk)", "self.received += len(chunk); os._exit(3)")],
     "a bad disk": [("out.write(chunk)", "out.write(bytes(len(chunk)))")],
