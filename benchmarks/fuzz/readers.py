@@ -58,6 +58,7 @@ from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, Star
 from orchestrator.state.postmortem import Evidence, generation_failure, write_postmortem
 from orchestrator.store.run_store import RunStore
 from tests import lan
+from trainer.agent.connection_owner import StoreConnection, question, read_answer, read_question
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import Ready, Report, SignsReport, as_message, read_order, read_report
@@ -231,6 +232,10 @@ def readers() -> Mapping[str, Reader]:
         "report": Reader(read=lambda text: read_report(_bytes(text), ["alpha"]), declared=(ValueError,),
                          texts=['{"ready": {"generation": 1}}', json.dumps({"ended": {"rank_exit": RANK_EXIT}}),
                                 '{"ping": {}}', _message(SIGNS), _message(Ready(generation=1, results=RESULTS))]),
+        "connection question": Reader(read=lambda text: read_question(_bytes(text)), declared=(ValueError,),
+                                      texts=[json.dumps(question([StoreConnection("10.0.0.2", 4, "10.0.0.1", 5)]))]),
+        "connection answer": Reader(read=lambda text: read_answer(_bytes(text), 3), declared=(ValueError,),
+                                    texts=['{"own": [0, 2]}', '{"own": []}']),
         "order": Reader(read=lambda text: read_order(_bytes(text), ["alpha", "beta"]), declared=(ValueError,),
                         texts=['{"start": {"generation": 1, "port": 12355}}',
                                json.dumps({"end": {"rank_exit": RANK_EXIT}}),
