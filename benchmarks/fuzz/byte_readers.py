@@ -29,7 +29,7 @@ from orchestrator.nodes.received_archive import received_files
 from orchestrator.nodes.slurm_answers import carried, read_look, read_sacct
 from orchestrator.nodes.srun import NoContainers
 from orchestrator.specs.errors import OrchError
-from orchestrator.specs.secret import hide_secrets
+from orchestrator.specs.secret_forms import hide_secrets
 
 SUBMITTED = {"job": "12", "attempt": 0, "nnodes": 2, "labels": {"orch.run": "first-906a", "orch.project": "orch",
              "orch.attempt": "0", "orch.node_rank": "0"}}  # fmt: skip

@@ -13,7 +13,8 @@ from platformdirs import user_state_path
 from orchestrator.cli.report import Invocation, installed_version
 from orchestrator.nodes.call_log import redacted_words
 from orchestrator.render.printable import printable
-from orchestrator.specs.secret import concealed, hide_secrets, veil_over
+from orchestrator.specs.secret import concealed, veil_over
+from orchestrator.specs.secret_forms import hide_secrets
 
 LOG = logging.getLogger("orch")
 LIBRARIES = ("typer", "rich", "pydantic", "fabric", "paramiko", "docker")

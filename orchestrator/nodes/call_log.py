@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.nodes.interface import Completed, Node
-from orchestrator.specs.secret import REDACTED, hide_secrets, is_sensitive
+from orchestrator.specs.secret import is_sensitive
+from orchestrator.specs.secret_forms import REDACTED, hide_secrets
 
 LOG = logging.getLogger("orch.calls")
 LONGEST = 200

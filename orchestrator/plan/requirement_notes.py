@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from contract.import_names import packages_of
-from orchestrator.specs.secret import hide_secrets
+from orchestrator.specs.secret_forms import hide_secrets
 
 PYTHON = (3, 11)
 """Python of the image that orch builds; older ones do not run its agent."""

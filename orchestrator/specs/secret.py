@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-REDACTED = "***"
+from orchestrator.specs.secret_forms import REDACTED, secrets_in
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 """A name of a variable and of a file, without meaning to a shell, a path or a mount."""
 _SENSITIVE = re.compile(
@@ -24,23 +25,6 @@ _HARMLESS = re.compile(
 _SENSITIVE_UNLESS_PLAIN = re.compile(r"KEY|(?:.*_)?(?:AUTH|AUTHORIZATION|COOKIES)")
 _PLAIN = re.compile(r"[A-Za-z_.-]{1,12}|[0-9.]{1,6}")
 """Value of a switch or the name of a column: `KEY=loss`, `AUTH=basic`, `USE_COOKIES=1`."""
-_LOGIN = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{0,31}://[^/\s:@]{0,256}:([^/\s@]{1,1024})@")
-"""User and password before the host of an address."""
-_USER = re.compile(r"(?<=://)[^/\s@]{1,1280}(?=@)")
-_QUERY = re.compile(
-    r"(?<=[?&])[\w.-]{0,64}(?:token|api_?key|access_?key|sig|signature|password|secret)=([^&\s#\"']+)", re.IGNORECASE
-)
-"""A token in the query of an address."""
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[opsru]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{20,255}|hf_[A-Za-z0-9]{20,255}"
-    r"|sk-(?:proj|ant|svcacct|admin|or)-[\w-]{20,255}|sk-[A-Za-z0-9]{20,255}|(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9])"
-    r"|xox[abeoprs]-[A-Za-z0-9-]{10,255}|AIza[\w-]{35}|npm_[A-Za-z0-9]{36}|pypi-AgE[\w-]{20,255}|dckr_pat_[\w-]{20,255}"
-    r"|eyJ[\w-]{8,4096}\.eyJ[\w-]{8,4096}\.[\w-]{8,4096})"
-    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY.{0,65536}?(?:-----END [A-Z ]{0,60}-----|\Z)",
-    re.DOTALL,
-)
-"""Tokens of GitHub, GitLab, Hugging Face, OpenAI, Anthropic, AWS, Slack, Google, npm, PyPI and Docker; JSON Web Tokens;
-private keys in PEM."""
 _OWN_PLACE = ("PWD", "OLDPWD")
 """Variables with a shell's current folder."""
 SHORTEST_HIDDEN = 8
@@ -79,7 +63,7 @@ def veil_over(values: Iterable[str]) -> Veil:
 
 def is_sensitive(variable: str, value: str = "") -> bool:
     """Whether its name says so (`…_FILE` holds a path), its value has the form of a secret, or is hidden already."""
-    if value == REDACTED or _secrets_in(value):
+    if value == REDACTED or secrets_in(value):
         return True
     name = variable.upper().replace("-", "_")
     if name.endswith("_FILE") or name in _OWN_PLACE:
@@ -89,12 +73,6 @@ def is_sensitive(variable: str, value: str = "") -> bool:
     return bool(_SENSITIVE.search(_HARMLESS.sub("", name)))
 
 
-def hide_secrets(text: str) -> str:
-    """A text without what has the form of a secret: tokens, private keys, and the credentials of addresses."""
-    text = _USER.sub(REDACTED, _TOKEN.sub(REDACTED, text))
-    return _QUERY.sub(lambda found: found[0].removesuffix(found[1]) + REDACTED, text)
-
-
 def concealed(variables: Mapping[str, str]) -> dict[str, str]:
     """Those that are sensitive, with values that are known."""
     return {name: value for name, value in variables.items() if value != REDACTED and is_sensitive(name, value)}
@@ -102,12 +80,7 @@ def concealed(variables: Mapping[str, str]) -> dict[str, str]:
 
 def hidden_of(value: str) -> tuple[str, ...]:
     """Parts of a sensitive variable's value to hide: all of it, and each token or password in it alone."""
-    return (value, *_secrets_in(value))
-
-
-def _secrets_in(value: str) -> list[str]:
-    addresses = [*_LOGIN.finditer(value), *(_QUERY.finditer(value) if "://" in value else ())]
-    return [*(found[0] for found in _TOKEN.finditer(value)), *(found[1] for found in addresses)]
+    return (value, *secrets_in(value))
 
 
 def redacted(data: Any) -> Any:

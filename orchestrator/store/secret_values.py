@@ -9,7 +9,8 @@ from pathlib import Path
 
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
-from orchestrator.specs.secret import REDACTED, Secret, Veil, hidden_of, is_sensitive, veil_over
+from orchestrator.specs.secret import Secret, Veil, hidden_of, is_sensitive, veil_over
+from orchestrator.specs.secret_forms import REDACTED
 
 LARGEST = 512 * 1024
 """Bytes of a secret."""

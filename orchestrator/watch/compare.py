@@ -12,7 +12,8 @@ from orchestrator.fleet.runs.load_state import recorded_state, samples_per_step_
 from orchestrator.plan.command import is_own_script
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.secret import REDACTED, is_sensitive
+from orchestrator.specs.secret import is_sensitive
+from orchestrator.specs.secret_forms import REDACTED
 from orchestrator.state.run_history import LAUNCH
 from orchestrator.state.run_report import OptionUsed, RunReport
 from orchestrator.state.run_state import RunState

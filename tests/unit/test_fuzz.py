@@ -13,8 +13,8 @@ from benchmarks.fuzz.reader import Reader
 from benchmarks.fuzz.readers import readers
 from benchmarks.fuzz.run import fuzz
 
-RELAYS = ("orchestrator/fleet/relay", "orchestrator/nodes/relay")
-"""Messages of a copy between nodes."""
+RELAYS = ("orchestrator/nodes/relay_program.py:",)
+"""The program of a copy, which runs on the nodes: it reads what other nodes send."""
 
 
 def test_readers_understand_their_texts() -> None:

@@ -17,7 +17,7 @@ from orchestrator.plan.image import (
     pip_conf,
     proxies,
 )
-from orchestrator.specs.secret import hide_secrets
+from orchestrator.specs.secret_forms import hide_secrets
 
 FILES = {
     "images/Dockerfile": b"FROM x",

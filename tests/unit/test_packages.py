@@ -119,7 +119,7 @@ def test_what_pip_accepts_is_accepted_and_what_will_not_do_it_is_noted(
         ("-e .", "'-e .' is a path of this computer"),
         ("-f ./wheels", "orch build --wheels ./wheels"),
         ("mine --bar https://me:hunter2@x.org", "https://***@x.org"),
-        ("mine at https://x.org/?api_token=hunter2", "https://x.org/?***"),
+        ("mine at https://x.org/?api_token=hunter2", "https://x.org/?api_token=***"),
     ],
 )
 def test_what_cannot_work_is_refused_without_its_secrets(line: str, problem: str) -> None:

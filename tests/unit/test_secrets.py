@@ -25,7 +25,8 @@ from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.plan import NodePlan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.request import RunIdentity
-from orchestrator.specs.secret import REDACTED, Secret, hide_secrets, is_sensitive, veil_over
+from orchestrator.specs.secret import Secret, is_sensitive, veil_over
+from orchestrator.specs.secret_forms import REDACTED, hide_secrets
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data

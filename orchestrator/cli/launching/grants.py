@@ -33,7 +33,8 @@ from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.labels import LABEL_SECRETS
 from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
-from orchestrator.specs.secret import REDACTED, is_sensitive
+from orchestrator.specs.secret import is_sensitive
+from orchestrator.specs.secret_forms import REDACTED
 
 Claim = tuple[str, ...]
 """The words of a command line that grant a value of a node's plan to which this computer's user has not agreed."""

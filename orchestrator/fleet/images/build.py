@@ -28,7 +28,7 @@ from orchestrator.specs.facts import GpuFacts, ImageFacts
 from orchestrator.specs.image import Delivery, Placed
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.labels import LABEL_CONTENT, PACKAGE_LABELS
-from orchestrator.specs.secret import hide_secrets
+from orchestrator.specs.secret_forms import hide_secrets
 
 BUILD_TIMEOUT_S = 3600.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"

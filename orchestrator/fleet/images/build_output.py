@@ -14,7 +14,7 @@ from types import TracebackType
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.state_files import open_private
-from orchestrator.specs.secret import hide_secrets
+from orchestrator.specs.secret_forms import hide_secrets
 
 LAST_LINES = 15
 """Last lines of a builder's output shown when a build fails: the error itself names only the command."""

@@ -23,7 +23,8 @@ from orchestrator.specs.inventory import Inventory, NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
-from orchestrator.specs.secret import REDACTED, is_sensitive
+from orchestrator.specs.secret import is_sensitive
+from orchestrator.specs.secret_forms import REDACTED
 from orchestrator.specs.selection import select_nodes
 from orchestrator.store.run_record import RunRecord, new_claim
 

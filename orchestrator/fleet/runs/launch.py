@@ -23,7 +23,7 @@ from orchestrator.specs.errors import ConflictError, EngineError
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.plan_json import to_json
 from orchestrator.specs.run import ContainerFacts, Run, State
-from orchestrator.specs.secret import REDACTED
+from orchestrator.specs.secret_forms import REDACTED
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values, secret_values
 
