@@ -58,7 +58,7 @@ class Store:
     @property
     def process(self) -> int:
         """The proxy's."""
-        (pid,) = (child.pid for child in children_of(os.getpid()) if "store_proxy" in proc_text(child.pid, "cmdline"))
+        (pid,) = (child.pid for child in children_of(os.getpid()) if "store_server" in proc_text(child.pid, "cmdline"))
         return pid
 
     def note(self, _kind: str, text: str) -> None:
