@@ -58,13 +58,13 @@ from orchestrator.state.journal_entries import CheckpointEntry, ClaimEntry, Star
 from orchestrator.state.postmortem import Evidence, generation_failure, write_postmortem
 from orchestrator.store.run_store import RunStore
 from tests import lan
-from trainer.agent.connection_owner import StoreConnection, question, read_answer, read_question
 from trainer.agent.coordinator import CopyFiles, Order
 from trainer.agent.handshake import Greeting, read_asked, read_greeting, read_welcome
 from trainer.agent.messages import Ready, Report, SignsReport, as_message, read_order, read_report
 from trainer.agent.output_reader import read_figures
 from trainer.agent.place import kubernetes_seat, slurm_seat
 from trainer.agent.rank_exit import read_rank_exit
+from trainer.agent.store_messages import StoreConnection, question, read_answer, read_question
 from trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]

@@ -42,10 +42,8 @@ def rejoin_lines(frames: Iterable[bytes]) -> Iterator[LogLine]:
 def after(past: Sequence[LogLine], since: str) -> Sequence[LogLine]:
     """Lines written after the line of this time, by position and not by time: a clock that is set back loses no line.
     If no line has this time, from the first later one on."""
-    for index in range(len(past) - 1, -1, -1):
-        if past[index].time == since:
-            return past[index + 1 :]
-    return list(later(past, since))
+    places = [place for place, line in enumerate(past) if line.time == since]
+    return past[places[-1] + 1 :] if places else list(later(past, since))
 
 
 def resumed(ask: Ask, since: str, *, follow: bool) -> Iterator[LogLine]:

@@ -17,17 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.test_agent import free_port
-from trainer.agent.connection_owner import (
-    MOST_ASKED,
-    ConnectionOwner,
-    StoreConnection,
-    question,
-    read_answer,
-    read_question,
-)
+from trainer.agent.connection_owner import ConnectionOwner
 from trainer.agent.messages import MisfitError
 from trainer.agent.processes import children_of, proc_text
 from trainer.agent.rendezvous_port import RendezvousPort
+from trainer.agent.store_messages import MOST_ASKED, StoreConnection, question, read_answer, read_question
 from trainer.agent.store_proxy import STORE_ADDRESS, StoreProxy, shared_socket
 from trainer.agent.wire import AgentConnection
 

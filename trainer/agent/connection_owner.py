@@ -8,71 +8,21 @@ that it has started, on an authenticated connection of its own.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from threading import Event, Thread
-from typing import Any
 
 from trainer.agent import connections, processes
-from trainer.agent.messages import MisfitError, values_of, whole
-from trainer.agent.wire import AgentConnection, Message
+from trainer.agent.messages import MisfitError
+from trainer.agent.store_messages import StoreConnection, read_question
+from trainer.agent.wire import AgentConnection
 
-MOST_ASKED = 128
-"""Connections in one question."""
 RETRY_S = 1.0
 ALL_S = 5.0
 """Least time between two looks through all processes of the machine, some 30 ms each. torch tries again meanwhile."""
 WAIT_S = 0.5
 """Time after which the thread looks whether it is to end."""
-
-
-@dataclass(frozen=True)
-class StoreConnection:
-    """A connection to the store, as its client sees it."""
-
-    address: str
-    port: int
-    to_address: str
-    to_port: int
-
-
-def question(asked: Sequence[StoreConnection]) -> Message:
-    return {"whose": [asdict(one) for one in asked]}
-
-
-def read_question(line: bytes) -> list[StoreConnection]:
-    """Decode a question of rank 0's agent. MisfitError: it is invalid."""
-    asked = values_of(line).get("whose")
-    if not isinstance(asked, list) or len(asked) > MOST_ASKED or any(not isinstance(one, dict) for one in asked):
-        raise MisfitError("not a question about connections")
-    return [
-        StoreConnection(
-            _address(one, "address"), whole(one, "port", most=65535),
-            _address(one, "to_address"), whole(one, "to_port", most=65535),
-        )
-        for one in asked
-    ]  # fmt: skip
-
-
-def read_answer(line: bytes, asked: int) -> frozenset[int]:
-    """Decode the answer of a node: places in the question. MisfitError: it is invalid."""
-    own = values_of(line).get("own")
-    if not isinstance(own, list) or len(own) > asked:
-        raise MisfitError("not an answer about connections")
-    if any(type(place) is not int or not 0 <= place < asked for place in own):
-        raise MisfitError("an answer about connections that were not asked for")
-    return frozenset(own)
-
-
-def _address(values: dict[str, Any], key: str) -> str:
-    text = values.get(key)
-    try:
-        return socket.inet_ntoa(socket.inet_aton(text if isinstance(text, str) and len(text) <= 15 else ""))
-    except OSError:
-        raise MisfitError(f"{key} is not an IPv4 address") from None
 
 
 def own_connections(asked: Sequence[StoreConnection], masters: Collection[str], *, in_all: bool = True) -> list[int]:

@@ -19,10 +19,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trainer.agent.connection_owner import MOST_ASKED, StoreConnection, question, read_answer
 from trainer.agent.log_pipes import LogWriter
 from trainer.agent.messages import MisfitError
 from trainer.agent.passed_connections import PassedConnections
+from trainer.agent.store_messages import MOST_ASKED, StoreConnection, question, read_answer
 from trainer.agent.store_proxy import CONNECT_S, STORE_ADDRESS, shared_socket
 from trainer.agent.wire import AgentConnection
 

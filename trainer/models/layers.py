@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -82,7 +82,7 @@ class RecomputedBlock(nn.Module):
 
         def without_statistics() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
             first, second = selective() if selective else (nullcontext(), nullcontext())
-            return first, _both(second, _without_statistics(self))
+            return first, _without_statistics(self, second)
 
         return without_statistics
 
@@ -100,22 +100,16 @@ def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
 
 
 @contextmanager
-def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
-    with ExitStack() as stack:
-        stack.enter_context(one)
-        stack.enter_context(other)
-        yield
-
-
-@contextmanager
-def _without_statistics(block: nn.Module) -> Iterator[None]:
-    """Leave running means alone: a second update by the same batch would change what evaluation uses."""
+def _without_statistics(block: nn.Module, other: AbstractContextManager[Any]) -> Iterator[None]:
+    """Leave running means alone, in the other context: a second update by the same batch would change what evaluation
+    uses."""
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
-        yield
+        with other:
+            yield
     finally:
         for norm, (momentum, count) in zip(norms, before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
