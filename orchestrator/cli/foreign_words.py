@@ -116,7 +116,7 @@ def _filled(line: str, after: Sequence[str], options: Options, *, image_first: b
         "rest": shlex.join(given[1:]) or "COMMAND",
     }
     filled = re.sub(r"!(\S+)", r"'!\1'", rest).format(**fields)
-    own_options = shlex.join(_with_own_folder(typed.options)) if command == "launch" else ""
+    own_options = shlex.join(_with_own_folders(typed.options)) if command == "launch" else ""
     return " ".join(" ".join(("orch", command, own_options, filled)).split())
 
 
@@ -124,27 +124,30 @@ def _program(typed: _Typed, *, image_first: bool) -> str:
     """The program that was to run, after `--`, with the image that stands before it."""
     starts = (place for place, word in enumerate(typed.words) if _PROGRAM.fullmatch(word) or word in workload_names())
     place = next(starts, len(typed.words))
-    before = [word for word in typed.words[:place] if word != "--"]
-    image = next((word for word in before if _IMAGE.fullmatch(word)), "")
-    if not image and image_first and place < len(typed.words) and before and _REPOSITORY.fullmatch(before[-1]):
-        image = f"{before[-1]}:latest"
-    option = shlex.join(["--image", image]) + " " if image and "--image" not in typed.options else ""
-    if place == len(typed.words):
-        return option + _SCRIPT
     program = [word for word in typed.words[place:] if word != "--" or "--" not in typed.words[:place]]
+    before = [word for word in typed.words[:place] if word != "--"]
+    image = next((word for word in before if _IMAGE.fullmatch(word)), "") if program or image_first else ""
+    if not image and image_first and program and before and _REPOSITORY.fullmatch(before[-1]):
+        image = before[-1]
+    option = shlex.join(["--image", image]) + " " if image and "--image" not in typed.options else ""
+    if not program:
+        return option + _SCRIPT
     interpreter = {".py": ["python"], ".sh": ["bash"]}.get(program[0][-3:], [])
     return option + shlex.join(["--", *interpreter, *program])
 
 
-def _with_own_folder(options: Sequence[str]) -> list[str]:
-    """Options of a launch: a folder that was to be mounted and worked in is that of the code."""
+def _with_own_folders(options: Sequence[str]) -> list[str]:
+    """Options of a launch: a folder that was to be mounted and worked in is that of the code; another one that is not
+    absolute is of this computer, and so data."""
     found = list(options)
     at = found.index("--workdir") if "--workdir" in found else len(found)
-    for place, name in enumerate(found[:-1]):
+    for place in [number for number, name in enumerate(found[:-1]) if name == "--mount"]:
         source, _, target = found[place + 1].partition(":")
-        if name == "--mount" and found[at + 1 : at + 2] == [target.partition(":")[0]]:
-            rest = [word for number, word in enumerate(found) if number not in (place, place + 1, at, at + 1)]
-            return [*rest, "--workdir", source]
+        if found[at + 1 : at + 2] == [target.partition(":")[0]]:
+            found[at + 1] = source
+            return _with_own_folders([*found[:place], *found[place + 2 :]])
+        if not source.startswith("/"):
+            found[place : place + 2] = ["--data", str(Path(source).expanduser())]
     return found
 
 
@@ -169,7 +172,8 @@ def option_answer(typed: Sequence[str], place: int, option: str, options: Option
     words = found.words
     if command == "launch" and words and "--" not in words:
         words = ["--", *words]
-    line = shlex.join(["orch", *typed[:place], command, *found.options, *words]).replace("'--'", "--")
+    given = _with_own_folders(found.options) if command == "launch" else found.options
+    line = shlex.join(["orch", *typed[:place], command, *given, *words]).replace("'--'", "--")
     names, why = ", ".join(found.foreign) or option, "; ".join(dict.fromkeys(found.reasons))
     return UsageError(f"orch {command} has no option {names}" + (f": {why}" if why else ""), hint=line)
 
@@ -188,12 +192,6 @@ def _is_foreign(option: str, words: Sequence[str]) -> bool:
     """Return whether it is another tool's: `-v` is orch's own, unless two folders, or a volume and one, follow it."""
     after = words[words.index(option) + 1 :][:1]
     return option != "-v" or bool(after and re.match(r"[./~].*:|[\w.-]+:/", after[0]))
-
-
-def _volume(value: str) -> list[str]:
-    """`FOLDER:FOLDER[:ro]` of Docker: an absolute one may be a node's, any other is of this computer."""
-    source = value.partition(":")[0]
-    return ["--mount", value] if source.startswith("/") else ["--data", str(Path(source).expanduser())]
 
 
 def _row(command: str, option: str) -> _Option | None:
@@ -227,9 +225,7 @@ def _translated(
             value, place = words[place], place + 1
         if row:
             typed.foreign.append(name)
-            typed.options += (
-                _volume(value) if "--mount" in row.ours else [part.format(value) for part in row.ours.split()]
-            )
+            typed.options += [part.format(value) for part in row.ours.split()]
             if reason := REASONS.get(row.names[0], ""):
                 typed.reasons.append(reason)
         elif name in own:

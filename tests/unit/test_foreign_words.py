@@ -19,10 +19,10 @@ ANSWERS = {
         "to start a run: orch launch --mount /d:/d --image lab/mine:1 -- python train.py --lr 1",
     ),
     "docker run myimage python train.py": (
-        "to start a run: orch launch --image myimage:latest -- python train.py",
+        "to start a run: orch launch --image myimage -- python train.py",
     ),
     "run --name mine -v ./data:/data lab/mine train.py --lr 1": (
-        "to start a run: orch launch --name mine --data data --image lab/mine:latest -- python train.py --lr 1",
+        "to start a run: orch launch --name mine --data data --image lab/mine -- python train.py --lr 1",
     ),
     "docker run lab/mine:1": ("to start a run: orch launch --image lab/mine:1 -- python train.py",),
     "run mine --image=lab/mine:2 -- python x.py": ("to start a run: orch launch --image lab/mine:2 -- python x.py",),
@@ -111,6 +111,9 @@ ANSWERS = {
     "checkpoints list": ("to list the checkpoints: orch checkpoints ls",),
     "help kill": ("to end the run: orch stop",),
     # a folder that is mounted and worked in, an image without a tag, a shell for a person, nodes by name
+    "docker run --rm -v ./x:/w -v ./d:/d -w /w pytorch/pytorch python train.py": (
+        "to start a run: orch launch --data d --workdir ./x --image pytorch/pytorch -- python train.py",
+    ),
     "docker run --rm -v /h/x:/w -w /w pytorch/pytorch python train.py": (
         "to start a run: orch launch --workdir /h/x --image pytorch/pytorch -- python train.py",
     ),
