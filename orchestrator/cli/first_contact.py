@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.consent import agreed, asked, can_ask, chosen
+from orchestrator.cli.consent import asked, can_ask, chosen
 from orchestrator.cli.report import report_error, report_errors, say
 from orchestrator.cli.trust import TIMEOUT_S, accept_keys, is_known, shown_by
 from orchestrator.specs.errors import NodeUnreachableError, OrchError
@@ -117,7 +117,9 @@ def _round(specs: Sequence[NodeSpec], passwords: _Passwords, *, yes: bool) -> li
             report_error(error)
     if fit:
         say(f"your key is accepted already: {', '.join(spec.name for spec in fit)}")
-    if lacking and not can_ask():
+    if not lacking:
+        return fit
+    if not can_ask():
         report_errors(refusals)
         return fit
     return [*fit, *_copied(lacking, refusals, passwords, yes=yes)]
@@ -131,16 +133,17 @@ def _copied(
     from orchestrator.nodes.ssh_config import login_of
 
     keys = {spec.name: public_key(login_of(spec)) for spec in specs}
-    if None in keys.values() and agreed("You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase?", yes=yes):
+    places = ", ".join(_login_name(spec) for spec in specs)
+    question = f"Copy your public key to {places}?"
+    if None in keys.values():
+        question = (
+            f"You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase, and copy its public key to {places}?"
+        )
+    agreed_on = chosen(question, list(keys), yes=yes, default=True)
+    if any(keys[name] is None for name in agreed_on):
         say(f"made {make_key()}")
         keys = {spec.name: public_key(login_of(spec)) for spec in specs}
     report_errors(error for error in refusals if keys.get(error.node, "") is None)
-    names = [name for name, key in keys.items() if key]
-    if not names:
-        return []
-    places = {spec.name: _login_name(spec) for spec in specs}
-    question = f"Copy your public key to {', '.join(places[name] for name in names)}?"
-    agreed_on = chosen(question, names, yes=yes, default=True)
     if len(agreed_on) > 1 and not passwords.accepted:
         own = [name for name in agreed_on if name not in passwords.tried_on]
         if len(own) < len(agreed_on):

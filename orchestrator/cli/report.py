@@ -66,7 +66,11 @@ invocation = _Invocations()
 
 def report_error(error: OrchError) -> int:
     """Write what happened, where, and what to do next; return the exit code of the error's class."""
-    _write(f"error: {error}")
+    return _report(error, error.node)
+
+
+def _report(error: OrchError, where: str) -> int:
+    _write(f"error: {where}: {error.message}" if where else f"error: {error.message}")
     if isinstance(error, ConfigError):
         for problem in error.problems:
             _write(f"  {problem}")
@@ -76,10 +80,14 @@ def report_error(error: OrchError) -> int:
 
 
 def report_errors(errors: Iterable[OrchError | None]) -> list[OrchError]:
-    """Report the errors, None left out, and return them."""
+    """Report the errors, None left out, and return them. Several nodes with the same one share its lines."""
     found = [error for error in errors if error]
+    groups: dict[tuple[str, ...], list[OrchError]] = {}
     for error in found:
-        report_error(error)
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        groups.setdefault((error.message, error.hint, *problems), []).append(error)
+    for same in groups.values():
+        _report(same[0], ", ".join(dict.fromkeys(error.node for error in same if error.node)))
     return found
 
 

@@ -137,15 +137,31 @@ def _question(ready: Sequence[SetupPlan]) -> str:
 
 
 def _carry_out(plans: Sequence[SetupPlan], nodes: Sequence[Node], *, quiet: bool) -> tuple[SetUp, ...]:
-    """Run the steps."""
+    """Run the steps. Each step has one line when all nodes have done it; a terminal shows what each does now."""
+    from orchestrator.cli.report import progress_view
     from orchestrator.fleet.readiness.setup import carry_out
+    from orchestrator.nodes.interface import Progress
+    from orchestrator.render.console import stderr
+    from orchestrator.render.setup import StepsDone
 
-    def on_step(node: str, text: str) -> None:
-        if not quiet:
-            say(f"{node}: {text}")
+    steps, wanted = StepsDone(plans), {plan.node for plan in plans}
+    write = (lambda _: None) if quiet else say
+    with progress_view(quiet=quiet or not stderr().is_terminal) as view:
 
-    wanted = {plan.node for plan in plans}
-    return carry_out(plans, [node for node in nodes if node.name in wanted], on_step)
+        def on_step(node: str, why: str, state: str | float) -> None:
+            if isinstance(state, float):
+                view.notify(node, Progress(text=f"{why} ✓", done=1, total=1))
+                for line in steps.note(node, why, state):
+                    write(line)
+            elif state:
+                write(f"{node}: {why}: {state}")
+            else:
+                view.notify(node, Progress(text=f"{why} …"))
+
+        results = carry_out(plans, [node for node in nodes if node.name in wanted], on_step)
+    for line in steps.rest():
+        write(line)
+    return results
 
 
 def _verified(results: tuple[SetUp, ...], plans: Sequence[SetupPlan], specs: Sequence[NodeSpec]) -> tuple[SetUp, ...]:
@@ -156,9 +172,14 @@ def _verified(results: tuple[SetUp, ...], plans: Sequence[SetupPlan], specs: Seq
     sound = {result.node for result in results if not result.error}
     with connected([spec for spec in specs if spec.name in sound]) as reached:
         results = verified(results, plans, reached)
+    answering: dict[str, list[str]] = {}
     for result in results:
         if result.error:
             say(f"error: {result.node}: {result.error}\n  → {result.hint}")
         elif result.engine:
-            say(f"{result.node}: Docker Engine {result.engine.version} answers")
+            answering.setdefault(result.engine.version, []).append(result.node)
+    for version, names in answering.items():
+        say(f"{', '.join(names)}: Docker Engine {version} answers")
+    if answering:
+        say("  → orch launch -- python SCRIPT   # in the folder of your script; it builds the image, too")
     return results

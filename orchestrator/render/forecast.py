@@ -21,9 +21,13 @@ NAMED = 3
 UNPROVEN = Text("? its loss is not known to stay within 0.5 % of fp32's: taken only where asked for", style="dim")
 
 
-def forecast_view(forecast: Forecast) -> RenderableType:
-    """Return the table, the links, the nodes that are left out, and the warnings."""
-    return Group(_table(forecast), *_below(forecast))
+def forecast_view(forecast: Forecast, *, unproven: bool = True) -> RenderableType:
+    """Return the table, the links, the nodes that are left out, and the warnings.
+
+    `unproven`: also the methods that are taken only where they are asked for.
+    """
+    shown = [row for row in forecast.rows if row.proven or row.chosen or unproven]
+    return Group(_table(forecast, shown), *_below(forecast, shown))
 
 
 def forecast_line(forecast: Forecast, achieved: object = None) -> str:
@@ -36,14 +40,14 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
     return told + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
 
 
-def _table(forecast: Forecast) -> Table:
+def _table(forecast: Forecast, shown: Sequence[ForecastRow]) -> Table:
     columns = (
         Column(""), Column("sync"), Column("nodes", 1), Column("step", 2, right=True),
         Column("compute", 4, right=True), Column("exchange", 5, right=True), Column("sent", 6, right=True),
         Column(f"{forecast.unit}/s", right=True), Column(f"x {forecast.best_node}", 3, right=True),
     )  # fmt: skip
-    styles = ["bold green" if row.chosen else "" if row.proven else "dim" for row in forecast.rows]
-    rows = [_cells(row, everyone=len(forecast.link_mbit_s)) for row in forecast.rows]
+    styles = ["bold green" if row.chosen else "" if row.proven else "dim" for row in shown]
+    rows = [_cells(row, everyone=len(forecast.link_mbit_s)) for row in shown]
     return Table(columns=columns, rows=rows, styles=styles)
 
 
@@ -68,8 +72,8 @@ def _nodes(nodes: tuple[str, ...], everyone: int) -> str:
     return ", ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes"
 
 
-def _below(forecast: Forecast) -> Iterator[RenderableType]:
-    if any(not row.proven for row in forecast.rows):
+def _below(forecast: Forecast, shown: Sequence[ForecastRow]) -> Iterator[RenderableType]:
+    if any(not row.proven for row in shown):
         yield UNPROVEN
     if len(forecast.link_mbit_s) > 1:
         rates = ", ".join(f"{node} {rate:.0f}" for node, rate in forecast.link_mbit_s.items())

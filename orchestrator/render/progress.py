@@ -54,6 +54,8 @@ class ProgressView:
         self._gathers = False
         self._gathered: list[tuple[str, str]] = []
         """Nodes that are done with the same, and its text: they have one line, before the next one."""
+        self._finished: dict[str, list[str]] = {}
+        """Nodes that have come to the end of this text while others still do it."""
         self._said: dict[str, tuple[float, float]] = {}
         """Time of the newest plain line with this text, and of the first one."""
         self._begun: dict[str, tuple[str, float, int]] = {}
@@ -126,7 +128,7 @@ class ProgressView:
 
     def _say(self, node: str, text: str, progress: Progress, amount: str) -> None:
         """A line where a node begins something else. Several that do the same have one line about how far they are, now
-        and then, and each has one at its end."""
+        and then, and one at the end of the last of them."""
         now, before = self._clock(), self._states.get(node)
         self._states[node] = state = _State(text, progress, amount)
         same = [name for name, one in self._states.items() if one.text == text and not one.ended]
@@ -142,6 +144,11 @@ class ProgressView:
         printed, since = self._said.get(text, (-LONG_EVERY_S, now)) if progress.total or not begins else (-EVERY_S, now)
         if before and before.ended and not begins:
             return
+        if state.ended:
+            self._finished.setdefault(text, []).append(node)
+            if same:
+                return
+            node = ", ".join(self._finished.pop(text))
         if not state.ended and now - printed < (LONG_EVERY_S if now - since >= LONG_S else EVERY_S):
             return
         self._said[text] = (now, since)

@@ -20,6 +20,37 @@ def plan_text(plans: Sequence[SetupPlan]) -> Iterator[str]:
         yield from (f"  {line}" for line in _plan_lines(same[0]))
 
 
+class StepsDone:
+    """Lines about steps that are done: one for each, once all nodes that it is planned for have done it."""
+
+    def __init__(self, plans: Sequence[SetupPlan]) -> None:
+        self._planned = {why: {plan.node for plan in plans if _has(plan, why)} for why in _whys(plans)}
+        self._took: dict[str, dict[str, float]] = {why: {} for why in self._planned}
+
+    def note(self, node: str, why: str, seconds: float) -> Iterator[str]:
+        """Note that a node has done a step; yield its line if that was the last node."""
+        took = self._took[why]
+        took[node] = seconds
+        if len(took) == len(self._planned[why]):
+            yield self._line(why)
+
+    def rest(self) -> Iterator[str]:
+        """Yield the lines of the steps that some nodes have done and others have not."""
+        return (self._line(why) for why, took in self._took.items() if 0 < len(took) < len(self._planned[why]))
+
+    def _line(self, why: str) -> str:
+        took = self._took[why]
+        return f"✓ {why}: {', '.join(sorted(took))} ({max(took.values()):.1f} s)"
+
+
+def _whys(plans: Sequence[SetupPlan]) -> Iterator[str]:
+    return (step.why for plan in plans for step in plan.to_do)
+
+
+def _has(plan: SetupPlan, why: str) -> bool:
+    return any(step.why == why for step in plan.to_do)
+
+
 def step_line(step: Step) -> str:
     """The command as a line to paste on that machine."""
     command = shlex.join(step.argv)

@@ -54,9 +54,9 @@ def stamp(at: str) -> str:
 
 
 def stamp_of(seconds: float) -> str:
-    """A time in seconds since 1970, to the second, with the zone; empty if out of range."""
+    """A time in seconds since 1970 to the second, as `moment` has it, with the zone; empty if out of range."""
     try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S (%Z)")
     except (ValueError, OverflowError, OSError):
         return ""
 

@@ -365,6 +365,7 @@ def test_a_missing_package_is_named_and_the_others_are_used(tmp_path: Path) -> N
     documents = spanish.fetch(said.append, apt)
     assert [d.text for d in documents] == ["A buen hambre no hay pan duro.\n\nAgua pasada."]
     assert sum("Unable to locate package" in line for line in said) == 3
+    assert said[3:] == ["  M characters: fortunes-es 0.0"]
 
 
 def test_without_any_package_the_way_out_is_told(tmp_path: Path) -> None:

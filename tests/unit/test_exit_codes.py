@@ -251,3 +251,11 @@ def test_130_anywhere_else(orch: Orch) -> None:
 
     with connecting_by(interrupted):
         assert main(["status"]) == 130
+
+
+def test_nodes_with_the_same_error_share_its_lines(orch: Orch) -> None:
+    here = lan.Lan({name: lan.silent(name) for name in THREE})
+    ran = orch("launch", "--yes", on=here)
+    assert ran.code == 4
+    assert "error: alpha, beta, gamma: no answer in 5 s\n  → is it on?\n" in ran.err
+    assert ran.err.count("no answer in 5 s") == 1

@@ -48,7 +48,9 @@ def test_the_image_is_a_step_with_the_folders_own_packages(folder: Path) -> None
     facts = {"alpha": lan.facts("alpha", image=None)}
     (folder / "requirements.txt").write_text("numpy\nscikit_learn>=1\n")
     steps = steps_needed(request(folder), facts, MISSING)
-    assert list(steps.lines()) == ["build the CPU image with your requirements.txt, 1.4 GB, about 3 min"]
+    assert list(steps.lines()) == [
+        "build the CPU image with your requirements.txt, 1.4 GB, about 3 min, and copy it to alpha"
+    ]
     assert list(steps_needed(request(folder, imports={}), facts, MISSING).lines()) == list(steps.lines())
     assert not steps_needed(request(folder, image="lab/mine:1"), facts, MISSING)
 
@@ -94,6 +96,20 @@ def test_without_a_terminal_the_steps_are_commands(orch: Orch, folder: Path) -> 
     assert "this computer as the only node, in inventory.yaml" in ran.err
     assert "→ orch init --local --yes && orch launch --yes -- python train.py\n" in ran.err
     assert not (folder / "inventory.yaml").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--nodes", "auto")], ids=" ".join)
+def test_without_a_terminal_a_typo_is_named_before_the_consent(
+    orch: Orch, folder: Path, words: tuple[str, ...]
+) -> None:
+    (folder / "inventory.yaml").write_text("nodes: {alpha: {address: 192.0.2.11}}\n")
+    ran = orch("launch", *words, "--", "python", "trian.py", on=lan.lan("alpha"), says=None)
+    assert ran.code == 3
+    assert "no trian.py in " in ran.err
+    assert "did you mean train.py?" in ran.err
+    (folder / "train.py").write_text("import torch\n")
+    ran = orch("launch", *words, "--", "python", "train.py", on=lan.lan("alpha"), says=None)
+    assert (ran.code, "add --yes to agree" in ran.err) == (2, True), ran.err
 
 
 @pytest.mark.parametrize("words", ["--yes", ""])

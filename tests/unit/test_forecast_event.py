@@ -36,9 +36,9 @@ def decoded(values: dict[str, object]) -> Event | None:
     return decode_event(EVENT_MARK + json.dumps({"event": "forecast", **values}))
 
 
-def shown(known: Forecast) -> list[str]:
+def shown(known: Forecast, *, unproven: bool = True) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=160).print(forecast_view(known))
+    Console(file=out, width=160).print(forecast_view(known, unproven=unproven))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -93,6 +93,15 @@ def test_the_table_marks_the_choice_and_says_what_to_know() -> None:
         "· left out: gamma: its link carries 94 Mbit/s, the others' 941 Mbit/s",
         "! gamma's link carries 94 Mbit/s: a cable instead of Wi-Fi would help",
     ]
+
+
+def test_a_method_that_is_taken_only_where_asked_for_is_left_out_of_a_launch_unless_it_is_the_choice() -> None:
+    lines = shown(forecast(), unproven=False)
+    assert not [line for line in lines if "?" in line]
+    assert [line.split()[0] for line in lines[1:4]] == ["alone", "fp32", "▶"]
+    rows = [{**row, "chosen": row["sync"] == "diloco"} for row in lan.forecast()["rows"]]
+    lines = shown(forecast(rows=rows), unproven=False)
+    assert next(line.split()[:3] for line in lines if "?" in line) == ["▶", "diloco", "?"]
 
 
 def test_no_line_of_the_table_is_broken_by_a_narrow_terminal() -> None:

@@ -33,6 +33,10 @@ def here(orch: Orch) -> lan.Lan:
     return three
 
 
+HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \([A-Z]+\)"
+"""Time of a view, in the form of the other times."""
+
+
 def silence(here: lan.Lan, *names: str) -> None:
     for name in names:
         error = NodeUnreachableError("no answer in 5 s", node=name)
@@ -44,6 +48,7 @@ def test_once(orch: Orch, here: lan.Lan) -> None:
     ran = orch("monitor", "--once", on=here)
     lines = ran.out.splitlines()
     assert ran.code == 0, ran.err
+    assert re.fullmatch(HEAD, lines[0])
     assert re.fullmatch(r"run first-\w+  running", lines[1])
     assert "7/70" in lines[2]
     assert [line.split()[:4] for line in lines if "running" in line][1:] == [
@@ -132,6 +137,7 @@ def test_status_is_watched_until_the_run_ends(orch: Orch, here: lan.Lan, monkeyp
     ran = orch("status", "--watch", "3", on=here)
     assert (ran.code, looks) == (0, [3.0])
     assert re.findall(r"run first-\w+  (\w+)", ran.out) == ["running", "succeeded"]
+    assert len(re.findall(f"^{HEAD}$", ran.out, re.M)) == 2
 
 
 def test_status_watch_outlives_a_look_that_fails(orch: Orch, here: lan.Lan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,14 +78,16 @@ def test_what_is_left_out_is_said(orch: Orch) -> None:
     (mine / ".venv" / "pyvenv.cfg").write_text("")
     (mine / ".gitignore").write_text("runs\nwandb\nx\ny\n")
     ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))
-    assert "code: ./mine, 3 files, 39 B (left out: .git, .venv, runs, wandb, 2 more), copied to 3 nodes\n" in ran.err
+    assert (
+        "code: ./mine, 3 files, 39 B (left out: .git, .venv, runs, wandb, 2 more), to be copied to 3 nodes\n" in ran.err
+    )
 
 
 def test_what_is_copied_is_said(orch: Orch) -> None:
     _code()
     ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))
     assert ran.code == 0
-    assert "code: ./mine, 2 files, 24 B, copied to 3 nodes\n" in ran.err
+    assert "code: ./mine, 2 files, 24 B, to be copied to 3 nodes\n" in ran.err
     installed = orch(
         "launch", "-y", "--dry-run", "--workdir", "mine", "--", "python", "-m", "torchvision.x", on=lan.lan(*THREE)
     )

@@ -92,7 +92,7 @@ def test_a_long_text_is_cut_and_one_of_control_characters_left_out() -> None:
     assert screen.lines == ["alpha: " + "x" * 120]
 
 
-def test_nodes_that_copy_at_once_have_one_line_of_the_last_of_them_and_each_one_at_its_end() -> None:
+def test_nodes_that_copy_at_once_have_one_line_of_the_last_of_them() -> None:
     screen = Screen()
     with screen.view as view:
         for tenth in range(101):
@@ -105,7 +105,21 @@ def test_nodes_that_copy_at_once_have_one_line_of_the_last_of_them_and_each_one_
         "alpha: sending 0.0 of 400.0 MB",
         "alpha, beta, gamma: sending 39.0 of 400.0 MB, 4.0 MB/s, 1.5 min left",
         "alpha, beta, gamma: sending 79.0 of 400.0 MB, 4.0 MB/s, 80 s left",
-        "alpha: sending 400.0 of 400.0 MB, 16.0 MB/s",
+    ]
+
+
+def test_nodes_that_copy_at_once_have_one_line_at_the_end_of_the_last_of_them() -> None:
+    screen = Screen()
+    with screen.view as view:
+        for second in range(5):
+            screen.now = float(second)
+            for node, rate in (("alpha", 100), ("beta", 200)):
+                view.notify(node, Progress(text="sending", done=min(400, second * rate) * 1_000_000, total=400_000_000))
+        view.notify("beta", Progress(text="unpacking", total=1))
+    assert screen.lines == [
+        "alpha: sending 0.0 of 400.0 MB",
+        "beta, alpha: sending 400.0 of 400.0 MB, 100.0 MB/s",
+        "beta: unpacking",
     ]
 
 

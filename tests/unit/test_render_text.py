@@ -156,6 +156,22 @@ def test_phases_from_the_first_container_to_the_first_step() -> None:
     assert STEP in phases.reached["gamma"]
 
 
+def test_a_program_that_reports_nothing_has_joined_and_trained_once_its_optimizer_steps_are_counted() -> None:
+    phases = Phases(plan=lan.plan(lan.NAMES[:3]))
+    position: dict[str, object] = {"rank": 1, "step": 4, "steps_per_s": 2.0, "collectives_per_step": 0.0}
+
+    def after(**changes: object) -> set[tuple[str, str]]:
+        state = RunState(run_id="r1")
+        used = {"cpu_percent": 1.0, "cpus": 2.0, "ram_used_mib": 1, "ram_limit_mib": 2}
+        line = replace(event("resources", "beta", **used, positions=[{**position, **changes}]), rank=None)
+        apply(state, LineRead(seen=0.0, line=line))
+        return set(phases.shown(state))
+
+    assert after(step=0) == {("beta", MASTER)}
+    assert after() == {("beta", MASTER), ("beta", STEP)}  # it trains without the others
+    assert after(collectives_per_step=1.0) == {("beta", MASTER), ("beta", STEP), ("beta", JOINED)}
+
+
 def test_nobody_waits_where_all_are_level() -> None:
     assert Phases(plan=lan.plan()).waiting() == ""
 

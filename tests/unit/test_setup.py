@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from orchestrator.fleet.readiness.package_lock import Patience
 from orchestrator.fleet.readiness.setup import carry_out, survey, verified
 from orchestrator.nodes.probes.setup_probe import parse, primary_keys
 from orchestrator.plan.setup import FINGERPRINT, KEYRING, SOURCE_FILE, plan_setup, source_line
-from orchestrator.render.setup import plan_text, step_line
+from orchestrator.render.setup import StepsDone, plan_text, step_line
 from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetUp, SetupFacts, SetupPlan
 from tests import lan
 from tests.json_output import json_data
@@ -325,7 +326,9 @@ def test_the_command_sets_up_all_nodes_and_a_second_one_says_that_nothing_is_to_
     here = fleet()
     ran = orch("setup", "--yes", on=here)
     assert ran.code == 0, ran.err
-    assert "gamma: Docker Engine 26.1 answers" in ran.err
+    assert re.search(r"^✓ fetch the package lists: alpha, beta, gamma \(\d+\.\d s\)$", ran.err, re.M)
+    assert ran.err.count("fetch the package lists") == 1  # and no line as each node begins it
+    assert "\nalpha, beta, gamma: Docker Engine 26.1 answers\n  → orch launch -- python SCRIPT " in ran.err
     began = len(here.commands)
     again = orch("setup", "--yes", on=here)
     assert (again.code, len(here.commands)) == (0, began)
@@ -360,7 +363,9 @@ def test_another_process_that_installs_is_waited_for() -> None:
     machine = Machine(locked=[HELD.format(file=file) for file in files])
     events, clock = list[str](), [0.0]
     patience = Patience(now=lambda: clock[0], rest=lambda s: clock.__setitem__(0, clock[0] + s))
-    (result,) = carry_out([planned(machine)], [machine.node()], lambda node, text: events.append(text), patience)
+    (result,) = carry_out(
+        [planned(machine)], [machine.node()], lambda node, why, state: events.append(f"{state}"), patience
+    )
     assert (result.error, len(result.done)) == ("", 4)
     waits = [event for event in events if "waits for process 812 (unattended-upgr)" in event]
     assert len(waits) == 1
@@ -374,6 +379,16 @@ def test_a_process_that_never_stops_installing_is_named() -> None:
     assert result.error.endswith("process 812 (unattended-upgr) has held /var/lib/dpkg/lock for 600 s")
     assert result.hint.startswith("on it: ps -fp 812 ")
     assert not machine.programs & {"dockerd"}
+
+
+def test_steps_that_only_some_nodes_have_done_are_named_at_the_end() -> None:
+    plans = [planned(Machine(name=name)) for name in ("alpha", "beta")]
+    steps = StepsDone(plans)
+    first, second = (step.why for step in plans[0].to_do[:2])
+    assert list(steps.note("beta", first, 2.0)) == []
+    assert list(steps.note("alpha", first, 1.0)) == [f"✓ {first}: alpha, beta (2.0 s)"]
+    assert list(steps.note("alpha", second, 3.0)) == []
+    assert list(steps.rest()) == [f"✓ {second}: alpha (3.0 s)"]
 
 
 def test_a_node_out_of_reach_is_named(orch: Orch) -> None:

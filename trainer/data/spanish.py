@@ -27,22 +27,26 @@ Say = Callable[[str], None]
 
 
 def fetch(say: Say, apt: Apt | None = None) -> list[Document]:
-    """Fetch the texts of all packages. The packages that fail are named; ConfigurationError: all failed."""
+    """Fetch the texts of all packages, and print their sizes in one line. The packages that fail are named;
+    ConfigurationError: all failed."""
     with tempfile.TemporaryDirectory(prefix="spanish-") as folder:
         apt = apt or Apt(home=Path(folder) / "apt")
         complaint = apt.update()
         failures = [f"apt-get update: {complaint}"] if complaint else []
         documents: list[Document] = []
+        sizes: list[str] = []
         for package, read in PACKAGES.items():
             root = Path(folder) / package
             complaint = apt.download(package, root) or unpack(root)
             if complaint:
                 failures.append(f"{package}: {complaint}")
-                say(f"  {package:<22} not to be had: {complaint}")
+                say(f"  {package} not to be had: {complaint}")
                 continue
             found = list(read(root))
-            say(f"  {package:<22} {sum(len(d.text) for d in found) / 1e6:.1f} M characters")
+            sizes.append(f"{package} {sum(len(d.text) for d in found) / 1e6:.1f}")
             documents += found
+        if sizes:
+            say(f"  M characters: {', '.join(sizes)}")
     if not documents:
         raise ConfigurationError(
             "no Spanish text could be fetched:\n  " + "\n  ".join(failures) + "\n"

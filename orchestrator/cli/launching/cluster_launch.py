@@ -75,7 +75,7 @@ def launch_on(inventory: Inventory, options: LaunchOptions, mode: OutputMode, *,
     agree_to_hooks(inventory.hooks, mode)
     with ready_on(inventory, options, mode, earlier=earlier) as run:
         if run.code:
-            say(f"code: {run.code}, copied to {run.carrier.name} once")
+            say(f"code: {run.code}, to be copied to {run.carrier.name} once")
         if mode.dry_run:
             if mode.as_json:
                 write_json({**to_data(run.plan), "script": run.script})

@@ -31,6 +31,8 @@ class FirstSteps:
     """File to write, with this computer as its only node."""
     profiles: tuple[str, ...] = ()
     """Profiles of the images to build."""
+    copied_to: tuple[str, ...] = ()
+    """Nodes that get an image from the machine that builds it."""
     adds: bool = False
     """Whether the images are there already, without packages that are added."""
     requirements: Path | None = None
@@ -43,10 +45,11 @@ class FirstSteps:
         """Yield each step with its cost."""
         if self.inventory:
             yield f"this computer as the only node, in {self.inventory.name}"
-        if self.profiles and self.adds:
-            yield f"add the packages of your {REQUIREMENTS} to the image, about 1 min"
-        elif self.profiles:
-            yield f"build {image_words(self.profiles, self.requirements.name if self.requirements else '')}"
+        if self.profiles:
+            image = image_words(self.profiles, self.requirements.name if self.requirements else "")
+            copies = f", and copy it to {', '.join(self.copied_to)}" if self.copied_to else ""
+            adds = f"add the packages of your {REQUIREMENTS} to the image, about 1 min" if self.adds else ""
+            yield (adds or f"build {image}") + copies
 
     def commands(self) -> Iterator[str]:
         """Yield each step as a command to paste, and the launch."""
@@ -110,6 +113,8 @@ def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], finding
     unnamed = [module for module in missing if not is_named(module, named)]
     if request.image or errors - {"image.missing"} or unnamed or of_the_next_image(request, facts, named):
         return FirstSteps()
-    profiles = {device_of(spec, facts[spec.name]) for spec in request.nodes if spec.name in without}
+    unready = [spec for spec in request.nodes if spec.name in without]
     adds = bool(unfit) and "image.missing" not in errors
-    return FirstSteps(profiles=tuple(sorted(profiles)), adds=adds, requirements=own if named else None)
+    profiles = tuple(sorted({device_of(spec, facts[spec.name]) for spec in unready}))
+    to = tuple(spec.name for spec in unready if spec.connection == "ssh")
+    return FirstSteps(profiles=profiles, copied_to=to, adds=adds, requirements=own if named else None)

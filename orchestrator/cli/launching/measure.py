@@ -77,7 +77,7 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
     from orchestrator.render.progress import ProgressView
 
     by_name = {node.name: node for node in nodes}
-    with Screen(plan, quiet=quiet, forecasts=forecasts) as screen:
+    with Screen(plan, quiet=quiet, forecasts=forecasts, unproven=True) as screen:
         notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
         followed = FollowedRun(RunRecord(plan.run_id))
         hear = screen.showing(Arrivals(by_name, plan, followed.state))

@@ -20,7 +20,7 @@ from orchestrator.cli.launching.missing_modules import possible_modules
 from orchestrator.cli.launching.own_code import OwnCode, may_be_copied, own_code
 from orchestrator.cli.launching.supervise import Attended, detach, see_through
 from orchestrator.cli.options import OutputMode
-from orchestrator.cli.report import say, write_json, write_line
+from orchestrator.cli.report import say, say_once, write_json, write_line
 from orchestrator.fleet.checkpoints.results import WrittenResults
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.images.build_context import read_additions
@@ -36,7 +36,7 @@ from orchestrator.plan.command import is_own_script, is_shell_script, measuring,
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
-from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, OrchError, RunFailedError, UsageError
+from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -76,8 +76,8 @@ def _launch(
     """As `run_launch`. NotReadyError: the inventory is to be written, or an image to be built, before a new run."""
     to_write = None if mode.inventory is None or mode.inventory.exists() else mode.inventory
     if not mode.dry_run and not mode.confirmed and not can_ask():
-        if not (earlier or again or options.resume or options.nodes == "auto"):
-            _name_the_steps(inventory, options, mode, to_write)
+        if not (earlier or again or options.resume):
+            _report_what_is_wrong(inventory, options, mode, to_write)
         require_consent(yes=False, look_first="--dry-run")
     if options.nodes == "auto":
         options = with_best_nodes(inventory, options, mode)
@@ -133,19 +133,23 @@ def _with_inventory(file: Path | None) -> Iterator[None]:
         raise NotReadyError(replace(error.steps, inventory=file)) from None
 
 
-def _name_the_steps(inventory: Inventory, options: LaunchOptions, mode: OutputMode, to_write: Path | None) -> None:
-    """UsageError: without a terminal to ask on, the steps that a new run lacks, as commands.
+def _report_what_is_wrong(
+    inventory: Inventory, options: LaunchOptions, mode: OutputMode, to_write: Path | None
+) -> None:
+    """Raise what is wrong with a new run, before a lacking consent is: errors are those of `ready`.
 
-    Nothing else that is wrong is reported: it is when the launch is agreed to.
+    UsageError: without a terminal to ask on, the steps that it lacks, as commands.
     """
+    if options.nodes == "auto":  # the nodes are known after a measurement, which is to be agreed to
+        must_run("orch launch", options)
+        own_code(options)
+        return
     try:
         with _with_inventory(to_write), ready(inventory, options, mode, None, building=True):
             if to_write:
                 raise NotReadyError(FirstSteps())
     except NotReadyError as error:
         error.steps.are_agreed(yes=False)
-    except OrchError:
-        return
 
 
 def _refuse_a_forecast(options: LaunchOptions, mode: OutputMode) -> None:
@@ -192,7 +196,7 @@ def ready(
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     machines = with_engine(inventory, options.engine)
     request = replace(
-        build_request(machines, options, earlier or again, os.environ, notify=say),
+        build_request(machines, options, earlier or again, os.environ, notify=say_once),
         data_command=checked.needs,
         sizes=checked.sizes,
         packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
@@ -205,7 +209,7 @@ def ready(
     imports = _imports(code, options)
     request = replace(request, imports=imports.needed)
     if code and not again:
-        say(f"code: {code}, copied to {counted(len(request.nodes), 'node')}")
+        say_once(f"code: {code}, to be copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
     if mode.forecast:
         request = replace(request, command=measuring(request.command))
@@ -213,7 +217,7 @@ def ready(
     with connected(request.nodes) as nodes, earlier_attempt(machines, request, earlier, nodes, ending=ending) as before:
         facts = checked_facts(nodes, request, identity, mode, building=building)
         for note in possible_modules(imports.possible, facts):
-            say(note)
+            say_once(note)
         if before and earlier:
             ask = not (mode.confirmed or mode.dry_run or mode.as_json)
             before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)

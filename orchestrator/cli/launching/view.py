@@ -56,9 +56,12 @@ BARS, BAR_S = 8, 10.0
 class Screen:
     """The output of a launch. On a terminal the phases are a table below the lines; elsewhere each phase is a line."""
 
-    def __init__(self, plan: Plan, *, quiet: bool, forecasts: bool = True, on_machines: bool = True) -> None:
-        """`forecasts`: whether they are shown. `on_machines`: whether the nodes of the plan were looked at."""
-        self._quiet, self._forecasts = quiet, forecasts
+    def __init__(
+        self, plan: Plan, *, quiet: bool, forecasts: bool = True, unproven: bool = False, on_machines: bool = True
+    ) -> None:
+        """`forecasts`: whether they are shown; `unproven`: with the sync methods that `auto` never takes.
+        `on_machines`: whether the nodes of the plan were looked at."""
+        self._quiet, self._forecasts, self._unproven = quiet, forecasts, unproven
         self._out, self._err = stdout(), stderr()
         self._out.quiet = self._err.quiet = quiet
         self._live: Live | None = None
@@ -191,7 +194,7 @@ class Screen:
         forecast = state.coordinator.part.forecast if state.coordinator else None
         if self._forecasts and forecast and forecast != self._forecast:
             self._forecast = forecast
-            self._err.print(forecast_view(forecast))
+            self._err.print(forecast_view(forecast, unproven=self._unproven))
         progress = replace(progress_of(state, phase_of(state), state.as_of), age_s=0.0)  # as it was when it came
         printed = words_of_script(progress, running=True)
         if printed != self._printed:

@@ -19,8 +19,8 @@ ASK_TIMEOUT_S, WORK_TIMEOUT_S = 40.0, 3600.0
 ENGINE_READY_S, PAUSE_S = 60.0, 0.5
 """The first start of an engine creates its folders and network rules; without systemd nothing else waits for it."""
 
-OnStep = Callable[[str, str], None]
-"""Callback with a node and what happens to a step there: it begins, waits, or has taken so many seconds."""
+OnStep = Callable[[str, str, str | float], None]
+"""Callback with a node, a step, and its state: empty as it begins, a text while it waits, or the seconds it took."""
 
 
 def survey(specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> tuple[Outcome[Node, SetupFacts], ...]:
@@ -106,8 +106,8 @@ def _verified(result: SetUp, asked: Outcome[Node, EngineFacts] | None, *, gpus: 
 
 def _do(node: Node, step: Step, on_step: OnStep, patience: Patience) -> None:
     began = patience.now()
-    on_step(node.name, f"{step.why} …")
-    answer = run_unlocked(node, step, lambda text: on_step(node.name, f"{step.why}: {text}"), patience)
+    on_step(node.name, step.why, "")
+    answer = run_unlocked(node, step, lambda text: on_step(node.name, step.why, text), patience)
     out = answer.check(step.why, hint="orch setup   # once that is fixed; what was done stays")
     if step.only_key and primary_keys(out) != (step.only_key,):
         shown = ", ".join(primary_keys(out)) or "no key at all"
@@ -116,4 +116,4 @@ def _do(node: Node, step: Step, on_step: OnStep, patience: Patience) -> None:
             node=node.name,
             hint="did a proxy answer with its own page? Otherwise look in NVIDIA's installation guide for a new key",
         )
-    on_step(node.name, f"{step.why} ✓ ({patience.now() - began:.1f} s)")
+    on_step(node.name, step.why, patience.now() - began)
