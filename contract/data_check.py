@@ -51,7 +51,7 @@ NAME = re.compile("[0-9a-f]{16}")
 
 
 class FileSums(NamedTuple):
-    """What a file of a copy has to be."""
+    """Length and sums that a file of a copy has to have."""
 
     size: int
     sha256: str
@@ -173,7 +173,7 @@ class Copy:
         self._save()
 
     def _damage(self, name: str, took: Callable[[int], object], *, deep: bool) -> Damage | None:
-        """What is wrong with a file; None: nothing."""
+        """Compare a file with its sums; None: it is intact."""
         sums = self.files[name]
         whole = hashlib.sha256() if deep or not sums.blocks else None
         at = 0 if whole else self.block * BLOCK

@@ -101,7 +101,7 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool, deep: bool
 
     from orchestrator.checks.cluster_findings import for_cluster_users
     from orchestrator.checks.doctor import areas_of, diagnose, not_checked
-    from orchestrator.fleet.readiness.doctor import DATA, NEEDED, WAYS, examine, stages_of
+    from orchestrator.fleet.readiness.doctor import DATA, DEEP, NEEDED, WAVES, WAYS, examine, stages_of
     from orchestrator.render.findings import DoctorReport
     from orchestrator.render.progress import ExaminingView
     from orchestrator.specs.request import LaunchRequest
@@ -118,10 +118,11 @@ def _look(checked: CheckedNodes, only: Sequence[str], *, quiet: bool, deep: bool
     stages = stages_of(areas) | ({DATA.name} if deep else set())
     if cluster:
         stages -= {WAYS}  # a listener would end with the step that starts it
+    waves = DEEP if deep else WAVES
     say(f"checking {counted(len(nodes), 'node')}")
     began = time.monotonic()
     with ExaminingView([node.name for node in nodes], quiet=quiet) as view:
-        seen = examine(nodes, request, suffix=secrets.token_hex(3), stages=stages, on_step=view.step)
+        seen = examine(nodes, request, suffix=secrets.token_hex(3), stages=stages, on_step=view.step, waves=waves)
     _tell_compared(seen.nodes)
     now = datetime.now().astimezone()
     found = diagnose(seen.nodes, only)

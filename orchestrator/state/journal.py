@@ -23,6 +23,7 @@ from orchestrator.state.journal_entries import (
     StopEntry,
     TakeoverEntry,
 )
+from orchestrator.state.limits import DAMAGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +96,13 @@ class Journal:
     def is_lost(self) -> bool:
         """Whether it was recorded that no node answers: the run itself may have continued."""
         return self.end is not None and self.end.state == State.LOST
+
+    def lacks(self, entry: CheckpointEntry | DataEntry) -> bool:
+        """Whether it is not on record; damaged files of a node in an attempt, also whether they are few."""
+        if isinstance(entry, CheckpointEntry):
+            return all((one.attempt, one.identity) != (entry.attempt, entry.identity) for one in self.checkpoints)
+        known = [one.identity for one in self.damaged if (one.attempt, one.node) == (entry.attempt, entry.node)]
+        return entry.identity not in known and len(known) < DAMAGED
 
     def attempt(self, number: int) -> JournalAttempt | None:
         """The attempt with this number."""

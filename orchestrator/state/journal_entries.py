@@ -112,7 +112,7 @@ class DataEntry(JournalEntry, kind="data"):
     offset: int = 0
     found_at: float = 0.0
     intact_at: float = 0.0
-    """What was trained from it since then is in doubt."""
+    """Time from which on what was trained from it is in doubt."""
 
     @classmethod
     def of(cls, event: DataDamaged, *, attempt: int, node: str) -> DataEntry:

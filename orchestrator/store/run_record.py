@@ -20,7 +20,7 @@ from typing import Any
 from platformdirs import user_state_path
 
 from contract.cost_model.forecast import Forecast, read_forecast
-from contract.events import CheckpointWritten, DataDamaged
+from contract.events import CheckpointWritten, DataDamaged, Event
 from orchestrator.nodes.state_files import replace_file
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.plan import Plan
@@ -46,7 +46,6 @@ from orchestrator.state.journal_entries import (
     TakeoverEntry,
     Why,
 )
-from orchestrator.state.limits import DAMAGED
 from orchestrator.store.record_file import NAME as RECORD
 from orchestrator.store.record_file import RecordFile
 from orchestrator.store.recorder import RecorderLock
@@ -170,42 +169,21 @@ class RunRecord(RunStore):
         """Record what this line of a container of the run reports, if the record has entries for it."""
         if not any(kind in line.text for kind in _NOTED):  # most lines need not be decoded
             return
-        event = line.event
-        if isinstance(event, CheckpointWritten):
-            self._note_checkpoint(event, line, container)
-        elif isinstance(event, DataDamaged):
-            self._note_damage(event, line, container)
-
-    def _note_damage(self, event: DataDamaged, line: RunLine, container: str) -> None:
-        """Record a damaged file of the data on this node, up to a limit: a node reports on itself alone."""
         attempt = self.journal.attempt_of(container)
-        if attempt is None:
-            return
-        entry = DataEntry.of(event, attempt=attempt, node=line.node)
-
-        def is_new(journal: Journal) -> bool:
-            of_node = [one.identity for one in journal.damaged if (one.attempt, one.node) == (attempt, line.node)]
-            return entry.identity not in of_node and len(of_node) < DAMAGED
-
-        if is_new(self.journal):
+        entry = None if attempt is None else self._entry_of(line.event, line.node, attempt)
+        if entry and self.journal.lacks(entry):  # a supervisor reads all lines again
             with suppress(OSError):  # a full disk was reported when the lines did not fit
-                self._file.append_if(is_new, entry)
+                self._file.append_if(lambda journal: journal.lacks(entry), entry)
 
-    def _note_checkpoint(self, event: CheckpointWritten, line: RunLine, container: str) -> None:
-        """Record a checkpoint that is verified, if the node leads the run."""
-        if not event.verified or event.step is None:
-            return
-        attempt = self.journal.attempt_of(container)
-        if attempt is None or not _SHA256.fullmatch(event.sha256 or "") or not self.leads(line.node, attempt):
-            return
-        entry = CheckpointEntry(attempt=attempt, step=event.step, sha256=event.sha256 or "", node=line.node)
-        known = (attempt, entry.identity)
-        if known in [(one.attempt, one.identity) for one in self.journal.checkpoints]:  # a supervisor reads all again
-            return
-        with suppress(OSError):  # a full disk was reported when the lines did not fit
-            self._file.append_if(
-                lambda journal: known not in [(one.attempt, one.identity) for one in journal.checkpoints], entry
-            )
+    def _entry_of(self, event: Event | None, node: str, attempt: int) -> CheckpointEntry | DataEntry | None:
+        """A verified checkpoint counts on the node that leads the run; of its data, each node reports on its own."""
+        if isinstance(event, DataDamaged):
+            return DataEntry.of(event, attempt=attempt, node=node)
+        if not isinstance(event, CheckpointWritten) or not event.verified or event.step is None:
+            return None
+        is_valid = _SHA256.fullmatch(event.sha256 or "") and self.leads(node, attempt)
+        entry = CheckpointEntry(attempt=attempt, step=event.step, sha256=event.sha256 or "", node=node)
+        return entry if is_valid else None
 
     def last_checkpoint(self) -> tuple[int, str] | None:
         """Step and node of the last verified checkpoint among the lines of the node that leads the run."""

@@ -100,21 +100,7 @@ class Ranks:
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
-        self._done_socket, done_end = socket.socketpair()
-        self._done_socket.setblocking(False)
-        passed = [done_end, *([store] if store else [])]
-        descriptors = [one.fileno() for one in passed]
-        self._process = subprocess.Popen(
-            torchrun_line(with_port(options.command, port), generation, self._scratch.path, descriptors),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(options, generation, self._scratch.path, port),
-            start_new_session=True,
-            pass_fds=descriptors,
-        )
-        for one in passed:
-            one.close()
+        self._process = self._torchrun(generation, port, store)
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], int | None]] = [
             (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
@@ -130,6 +116,25 @@ class Ranks:
             self._pumps = [pump for pump in self._pumps if pump.is_alive()]
             self.kill()
             raise
+
+    def _torchrun(self, generation: int, port: int, store: socket.socket | None) -> subprocess.Popen[bytes]:
+        """Start torchrun, which ends when `_done_socket` does."""
+        self._done_socket, done_end = socket.socketpair()
+        self._done_socket.setblocking(False)
+        passed = [done_end, *([store] if store else [])]
+        descriptors = [one.fileno() for one in passed]
+        process = subprocess.Popen(
+            torchrun_line(with_port(self._options.command, port), generation, self._scratch.path, descriptors),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(self._options, generation, self._scratch.path, port),
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+        for one in passed:
+            one.close()
+        return process
 
     def rank_exit(self) -> RankExit | None:
         """Return how the ranks ended; None while they run. To be called until it returns an exit."""

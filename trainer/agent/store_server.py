@@ -1,4 +1,4 @@
-"""The process in front of torch's store: lets the ranks of a run through, and nobody else (`store_proxy`).
+"""The process in front of torch's store: lets the ranks of a run through alone (`store_proxy`).
 
 It closes a connection whose address is no node's of this attempt, and asks the agents of the nodes with this address
 whether one of their ranks holds it (`connection_owner`). If so, its bytes are passed on. One loop without threads,

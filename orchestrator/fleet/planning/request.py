@@ -56,13 +56,7 @@ def build_request(
         )
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
-    for name in (name for name, value in options.environment.items() if is_sensitive(name, value)):
-        notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
-    if any(is_sensitive("", word) for word in command):
-        notify(
-            "note: the command holds a secret, which the plan keeps and everyone on a node can read"
-            "\n  → --secret NAME, and the script reads the file that NAME_FILE names"
-        )
+    _note_secrets(options, command, notify)
     resolved = options.resolved(earlier)
     before = dict(earlier.environment) if earlier else {}
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
@@ -90,6 +84,16 @@ def build_request(
     )
     request = _with_content(request, chosen_data(options, earlier), earlier, notify)
     return _divided(request, asked=options.shard)
+
+
+def _note_secrets(options: LaunchOptions, command: Sequence[str], notify: Callable[[str], object]) -> None:
+    for name in (name for name, value in options.environment.items() if is_sensitive(name, value)):
+        notify(f"note: whoever may use Docker on a node can read {name}, by docker inspect\n  → --secret {name}")
+    if any(is_sensitive("", word) for word in command):
+        notify(
+            "note: the command holds a secret, which the plan keeps and everyone on a node can read"
+            "\n  → --secret NAME, and the script reads the file that NAME_FILE names"
+        )
 
 
 def language_of(own_environment: Mapping[str, str]) -> dict[str, str]:

@@ -191,9 +191,10 @@ def _facts(target: ProbeTarget) -> NodeFacts:
 OnStep = Callable[[str, str, str], None]
 """Callback with node, stage and state: `asked`, `done` or `failed`."""
 
-WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,), (DATA,))
+WAVES: tuple[tuple[Stage, ...], ...] = ((REACH,), (ENGINE, HOST), (INSIDE, GPU), (NETWORK,))
 """Stages of one wave run at the same time, and need the answers of the waves before. The pairs of nodes are probed
 before the last wave, while nothing else runs: their deadlines are short."""
+DEEP = (*WAVES, (DATA,))
 WAYS = "ways"
 NEEDED: Mapping[str, frozenset[str]] = {
     "reach": frozenset({"reach", "engine"}),

@@ -191,7 +191,7 @@ class _Places:
     """With a complete copy of which no damage is known."""
     damaged: Sequence[ProjectDir] = ()
     without_sums: Sequence[ProjectDir] = ()
-    """Of data alone, those that are about to get it included."""
+    """Nodes without sums beside their copy of data, those included that are about to get the copy."""
 
 
 def _prepare(stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]) -> Iterator[_Places]:
