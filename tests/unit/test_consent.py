@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from contract.data_check import DAMAGED, SUMS
 from orchestrator.cli.consent import agreed, answering_by, chosen
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.lab.state import lab_folder
@@ -98,6 +99,14 @@ def with_data(orch: Orch, tmp_path: Path) -> Scene:
     return here, (), lambda: [one.name for one in data.iterdir()]
 
 
+def with_damaged_data(orch: Orch, tmp_path: Path) -> Scene:
+    here, words, changes = with_data(orch, tmp_path)
+    sums = here.root("alpha") / "data" / SUMS
+    sums.mkdir()
+    (sums / f"{lan.DIGEST}{DAMAGED}").write_text('{"a.bin": ["a.bin", "content", 0, 1, 0]}')
+    return here, words, changes
+
+
 def shelves(tmp_path: Path) -> Shelves:
     """Machines with disks, and their inventory in this folder."""
     here = Shelves(tmp_path / "machines")
@@ -142,6 +151,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("doctor",): faulty,
     ("checkpoints", "prune"): shelved,
     ("data", "rm"): with_data,
+    ("data", "repair"): with_damaged_data,
     ("lab", "down"): lab_with_a_model,
     ("prepare",): data_of_another_workload,
     ("uninstall",): uninstalled,
