@@ -20,7 +20,7 @@ from tensorboard import default, main_lib, program
 
 class SocketServer(program.WerkzeugServer):
     def get_url(self):
-        return ""
+        return "http://localhost:0/"
 
     def print_serving_message(self):
         pass
