@@ -72,7 +72,7 @@ LAB = "changes the lab, whose folder is orch's own"
 ACTS = {
     "adopt": ON_RUNS, "exec": ON_RUNS, "restart": ON_RUNS, "stop": ON_RUNS, "supervise": ON_RUNS, "clean": ON_RUNS,
     "checkpoints export": COPIES, "checkpoints pull": COPIES, "checkpoints push": COPIES, "pull": COPIES,
-    "checkpoints prune": "removes checkpoints", "data rm": "removes data",
+    "checkpoints prune": "removes checkpoints", "data rm": "removes data", "data repair": "replaces data",
     "bench": "measures in containers of its own", "test": "measures in containers of its own",
     "evaluate": "runs a model in a container", "predict": "runs a model in a container",
     "sample": "runs a model in a container", "prepare": "makes data in a container",
