@@ -122,7 +122,7 @@ def read_look(text: str) -> Looked:
             continue
         try:
             _add_file(found.files.setdefault(match["run"], RunFiles()), match, content)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             found.strange.append(f"{name} is not understood and left out")
     code, _, queue = tail.partition("\n")
     if not mark or code.strip() != "0":

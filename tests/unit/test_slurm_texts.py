@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.nodes.slurm_answers import EndedJob, queue_reason, read_sacct, submit_problem
+from orchestrator.nodes.slurm_answers import EndedJob, queue_reason, read_look, read_sacct, submit_problem
 
 REASONS = {
     "": (
@@ -79,3 +79,18 @@ def test_a_job_without_its_output_file_has_no_signal() -> None:
     ended = read_sacct("1|FAILED|0:53\n2|FAILED|0:9\n")
     assert ended["1"] == EndedJob(state="FAILED (a node cannot write the job's output file)", exit_code=1)
     assert ended["2"].exit_code == 137
+
+
+@pytest.mark.parametrize("signal", ["9" * 5000, "²", "-9", "65"])
+def test_a_signal_that_is_none_leaves_the_code(signal: str) -> None:
+    assert read_sacct(f"1|FAILED|7:{signal}\n") == {"1": EndedJob(state="FAILED", exit_code=7)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, '{"a":' * 100_000, '{"attempt": 0, "job": "1", "names": ["n"], "at": ' + "9" * 400 + "}", "7"],
+)
+def test_a_file_of_a_run_that_is_something_else_is_named(content: str) -> None:
+    found = read_look(f"file\tfirst-906a/place-12.0.json\t{content}\nsqueue\t0\n12|RUNNING|orch:first-906a|None\n")
+    assert found.strange == ["first-906a/place-12.0.json is not understood and left out"]
+    assert [*found.queue] == ["12"]
