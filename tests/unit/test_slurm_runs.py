@@ -516,9 +516,11 @@ def test_a_checkpoint_that_is_gone_is_not_started_from_the_beginning_unasked(uni
 def test_event_files_of_a_run_of_a_cluster(uni: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert uni.launch().code == 0
     run = json_data(uni("runs", "--json").out)["runs"][0]["run_id"]
-    board = uni.folder / "tensorboard"
-    board.write_text("#!/bin/sh\nexit 3\n")
-    board.chmod(0o755)
+    board, python = uni.folder / "tensorboard", uni.folder / "python-of-tensorboard"
+    board.write_text(f"#!{python}\n")
+    python.write_text("#!/bin/sh\nexit 3\n")
+    for program in (board, python):
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{uni.folder}:{os.environ['PATH']}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = next(uni.workspace.rglob(f"runs/{run}"))
