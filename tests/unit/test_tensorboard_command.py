@@ -182,11 +182,11 @@ class Board(BaseHTTPRequestHandler):
     """A TensorBoard: notes what it was asked, and answers with a page and a cookie of its own."""
 
     def do_POST(self) -> None:
-        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))  # type: ignore[attr-defined]
+        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))  # type: ignore[attr-defined]  # its own attribute
         self.answer()
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, dict(self.headers), b""))  # type: ignore[attr-defined]
+        self.server.asked.append((self.path, dict(self.headers), b""))  # type: ignore[attr-defined]  # its own attribute
         self.answer()
 
     def answer(self) -> None:
@@ -219,7 +219,7 @@ class SocketServer(ThreadingHTTPServer):
 def board(tmp_path: Path) -> Iterator[tuple[SocketServer, str]]:
     """A TensorBoard on a socket file, and the address of the guard before it."""
     with TemporaryDirectory() as folder:  # of a short path, as such a file needs
-        server = SocketServer(folder + "/socket", Board)  # type: ignore[arg-type]
+        server = SocketServer(folder + "/socket", Board)  # type: ignore[arg-type]  # a path is its address
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -238,7 +238,7 @@ def ask(url: str, path: str = "/", method: str = "GET", **headers: str) -> HTTPR
         body = b"x" if method == "POST" else None
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
-        answer.text = answer.read().decode()  # type: ignore[attr-defined]
+        answer.text = answer.read().decode()  # type: ignore[attr-defined]  # its own attribute
     return answer
 
 
@@ -248,7 +248,7 @@ def test_the_token_opens_it_and_requests_pass(board: tuple[SocketServer, str]) -
     assert (first.status, first.getheader("location"), server.asked) == (303, "/", [])
     cookie = str(first.getheader("set-cookie")).partition(";")[0]
     page = ask(url, "/data/x%2Fy?run=a%20b", cookie=cookie, accept_encoding="gzip")
-    assert (page.status, page.text) == (200, "page " * 50_000)  # type: ignore[attr-defined]
+    assert (page.status, page.text) == (200, "page " * 50_000)  # type: ignore[attr-defined]  # its own attribute
     assert (page.getheader("set-cookie"), page.getheader("content-security-policy")) == (None, "default-src 'self'")
     assert page.getheader("x-frame-options") == "SAMEORIGIN"
     origin = url.partition("/?")[0]
@@ -279,7 +279,7 @@ def test_nobody_else_reads_it(board: tuple[SocketServer, str], path: str, header
     if path == "/?token=guessed":
         assert (answer.status, answer.getheader("set-cookie")) == (403, None)
     assert (answer.status, server.asked) == (403, [])
-    assert "page" not in answer.text.split("\n")[1:]  # type: ignore[attr-defined]
+    assert "page" not in answer.text.split("\n")[1:]  # type: ignore[attr-defined]  # its own attribute
 
 
 def test_it_has_another_host_than_the_dashboard(board: tuple[SocketServer, str]) -> None:

@@ -115,7 +115,7 @@ def repair(
     node that has them. PreflightError: no intact copy is left. Otherwise raises the first node's error."""
     folder = fresh or as_launched(artifact)
 
-    def mend(target: ProjectDir) -> None:
+    def replace_on(target: ProjectDir) -> None:
         if folder:
             with _sums_here(artifact, folder, target) as (source, known):
                 if sums := _listed(artifact, target, known):
@@ -126,7 +126,7 @@ def repair(
                 raise _nowhere(artifact, target, sums)
             copy_from_first(holders, lambda one: _copy(artifact, one, target, sums, notify), target.node.name)
 
-    results_of(fan_out(damaged, mend, timeout_s=TRANSFER_TIMEOUT_S))
+    results_of(fan_out(damaged, replace_on, timeout_s=TRANSFER_TIMEOUT_S))
 
 
 def repair_held(
