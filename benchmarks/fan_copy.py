@@ -31,9 +31,9 @@ from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import fan_out
 from orchestrator.fleet.images.distribute_image import distribute_image
 from orchestrator.fleet.relay import Delivered, Destination, FolderToSend, send_folder
-from orchestrator.fleet.runs.artifacts import file_sums, names_in, upload_data
-from orchestrator.fleet.runs.known_sums import SumsReader
+from orchestrator.fleet.runs.known_sums import SumsReader, file_sums, names_in
 from orchestrator.fleet.runs.send_data import folder_to_send
+from orchestrator.fleet.runs.upload import upload_data
 from orchestrator.lab.network import shape_command
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode

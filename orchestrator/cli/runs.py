@@ -269,7 +269,8 @@ def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Laun
 
 def _data_is_somewhere(plan: Plan, options: LaunchOptions, inventory: Inventory) -> None:
     """ConfigError: data of the run are neither in their folder here nor on a node that answers."""
-    from orchestrator.fleet.runs.artifacts import artifacts_of, as_launched, holders_of
+    from orchestrator.fleet.runs.artifacts import artifacts_of, as_launched
+    from orchestrator.fleet.runs.bring_artifacts import holders_of
 
     for data in (artifact for artifact in artifacts_of(plan) if artifact.what == "data"):
         if as_launched(data):
@@ -306,7 +307,7 @@ def _code(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Iterator[
 
 def _fetched(plan: Plan, code: Artifact, inventory: Inventory, aside: Path) -> Path:
     """Copy the code from the first node that has it into a folder with the name of that node. ConfigError: none has."""
-    from orchestrator.fleet.runs.artifacts import fetch, holders_of
+    from orchestrator.fleet.runs.bring_artifacts import fetch, holders_of
 
     problems = list[OrchError]()
     with _on_nodes(plan, inventory) as stores:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.relay import Delivered, Destination, send_folder
-from orchestrator.fleet.runs.artifacts import file_sums, names_in
+from orchestrator.fleet.runs.known_sums import file_sums, names_in
 from orchestrator.fleet.runs.send_data import folder_to_send
 from orchestrator.specs.errors import NodeUnreachableError
 from orchestrator.specs.inventory_files.inventory_file import parse_inventory

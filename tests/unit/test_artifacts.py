@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, code_list, fetch, folder_digest
+from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, code_list
+from orchestrator.fleet.runs.bring_artifacts import fetch
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Progress
@@ -72,7 +74,7 @@ class Place(Shelves):
 
     def start_next_attempt(self, plan: Plan, *elsewhere: str) -> None:
         def notify(node: str, progress: Progress) -> None:
-            if progress.done:
+            if progress.done != progress.total:
                 self.copied[node] = progress.done
             else:
                 self.told.append((node, progress.text))

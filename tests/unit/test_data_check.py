@@ -14,8 +14,7 @@ import pytest
 
 from contract import data_check
 from contract.data_check import BLOCK, Copy, decode_sums, encode_sums, flipped_byte
-from orchestrator.fleet.runs.artifacts import names_in
-from orchestrator.fleet.runs.known_sums import SumsReader
+from orchestrator.fleet.runs.known_sums import SumsReader, names_in
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.probes import data_probe
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from contract.data_parts import divide, files_of, here, is_part, training_shards
 from orchestrator.fleet.planning.request import build_request
-from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, bring, folder_digest
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir
+from orchestrator.fleet.runs.bring_artifacts import bring
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.nodes.fake import FakeEngine
 from orchestrator.nodes.interface import Progress
 from orchestrator.nodes.local import LocalNode

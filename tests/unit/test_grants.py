@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.cli.launching.grants import plan_to_continue
 from orchestrator.fleet.runs import load_plan
-from orchestrator.fleet.runs.artifacts import folder_digest
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.specs.container import Mount
 from orchestrator.specs.inventory import Inventory

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.artifacts import data_digest, folder_digest, names_in
-from orchestrator.fleet.runs.known_sums import SumsReader
+from orchestrator.fleet.runs.known_sums import SumsReader, data_digest, folder_digest, names_in
 
 LATER_NS = 4 * 10**18
 """A time at which every change of these tests is long past."""

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.runs import launch as launching
-from orchestrator.fleet.runs.artifacts import folder_digest
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.fleet.runs.launch import _PREPARE, ended_name, launch
 from orchestrator.nodes.local import LocalNode
 from orchestrator.plan.launch import plan_launch

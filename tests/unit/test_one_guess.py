@@ -46,7 +46,11 @@ SRE = (
     ("A run is watched and restarted after failures", r"supervis", "orchestrator/fleet/supervise/loop.py"),
     ("The end of a run is decided", r"outcome", "orchestrator/state/run_outcome.py"),
     ("All nodes of a run are awaited at the master", r"rendezvous", "orchestrator/fleet/supervise/rendezvous.py"),
-    ("Nodes that lack a run's code or data receive it", r"artifact|upload", "orchestrator/fleet/runs/artifacts.py"),
+    (
+        "Nodes that lack a run's code or data receive it",
+        r"artifact|upload",
+        "orchestrator/fleet/runs/bring_artifacts.py",
+    ),
     ("Containers and folders of a run are removed", r"clean|prune", "orchestrator/fleet/runs/stop.py"),
     ("A run starts once, reports and is removed", r"one_?shot", "orchestrator/fleet/supervise/one_shot.py"),
     ("A container's log is followed across lost connections", r"log", "orchestrator/nodes/log_stream.py"),

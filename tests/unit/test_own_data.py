@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.planning.request import build_request
-from orchestrator.fleet.runs.artifacts import code_digest, folder_digest
+from orchestrator.fleet.runs.code_files import code_digest
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.fleet.runs.launch import _LINK, _PREPARE
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.data import DataFolder, is_possible_place, read_data_options

@@ -28,7 +28,7 @@ from orchestrator.fleet.relay_messages import (
     encode,
     read_relay_report,
 )
-from orchestrator.fleet.runs.artifacts import file_sums, folder_digest, names_in
+from orchestrator.fleet.runs.known_sums import file_sums, folder_digest, names_in
 from orchestrator.fleet.runs.send_data import folder_to_send
 from orchestrator.nodes import relay_program
 from orchestrator.nodes.interface import Progress

@@ -13,7 +13,9 @@ import pytest
 
 from contract.cost_model.forecast import read_forecast
 from contract.log_lines import EVENT_MARK
-from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of, fetch, folder_digest
+from orchestrator.fleet.runs.artifacts import ProjectDir, artifacts_of
+from orchestrator.fleet.runs.bring_artifacts import fetch
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.fleet.runs.load_state import samples_per_step_of
 from orchestrator.specs.errors import PreflightError
 from orchestrator.specs.run import RUN_ID

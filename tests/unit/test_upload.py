@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.fleet.runs.artifacts import folder_digest, upload_data
+from orchestrator.fleet.runs.known_sums import folder_digest
+from orchestrator.fleet.runs.upload import upload_data
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import CommandFailedError, ConfigError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from orchestrator.fleet.planning.request import build_request
-from orchestrator.fleet.runs.artifacts import agent_digest
+from orchestrator.fleet.runs.code_files import agent_digest
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import probe
 from orchestrator.specs.cluster import ClusterSpec

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from itertools import permutations
 from pathlib import Path, PurePosixPath
 
-from orchestrator.fleet.runs.artifacts import data_digest
+from orchestrator.fleet.runs.known_sums import data_digest
 from orchestrator.specs.data import DataFolder, is_in_code, name_of, placed_by
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import NodeSpec

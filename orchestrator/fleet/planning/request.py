@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.planning.data import chosen_data, read_data
-from orchestrator.fleet.runs.artifacts import agent_digest, code_digest
+from orchestrator.fleet.runs.code_files import agent_digest, code_digest
 from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.data import DataFolder, in_code

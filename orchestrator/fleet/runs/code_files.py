@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from orchestrator.fleet.runs.known_sums import folder_digest
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.image import OUR_PACKAGES
 
@@ -77,6 +78,16 @@ def is_folder(path: str) -> bool | None:
         return stat.S_ISDIR(Path(path).stat().st_mode)
     except (OSError, ValueError):
         return None
+
+
+def code_digest(folder: Path, without: Collection[str] = ()) -> str:
+    """Return the digest of a code folder, `without` these paths, and what its ignore files leave out."""
+    return folder_digest(folder, code_files(folder, without).names)
+
+
+def agent_digest() -> str:
+    """Return the digest of this computer's agent."""
+    return folder_digest(PACKAGES, agent_names())
 
 
 def code_files(folder: Path, without: Collection[str] = ()) -> CodeFiles:

@@ -8,18 +8,17 @@ matter: it can cause its own files to be sent again, and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from contract.data_check import DAMAGED, SUMS, FileSums, decode_sums, encode_sums
-from contract.data_parts import MANIFEST
 from orchestrator.fleet.fan_out import Notify, copy_from_first, fan_out, results_of
-from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
-from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, as_launched, digest_of, names_in, upload_data
+from orchestrator.fleet.relay import Destination
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, as_launched
 from orchestrator.fleet.runs.held_data import HeldData
-from orchestrator.fleet.runs.known_sums import SumsReader, sums_of
-from orchestrator.fleet.runs.send_data import folder_to_send, part_of_data
+from orchestrator.fleet.runs.known_sums import SumsReader, digest_of, names_in
+from orchestrator.fleet.runs.send_data import data_for, send_files
+from orchestrator.fleet.runs.upload import upload_data
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.specs.errors import CommandFailedError, OrchError, PreflightError
 from orchestrator.store.run_record import recorded_runs
@@ -87,11 +86,12 @@ def note_sums(
     """Write sums beside complete copies of data. They are those of the controller's folder, otherwise those that a
     holder has, without its sums of blocks: the digest of the data proves the others alone."""
     folder = fresh or as_launched(artifact)
+    known = SumsReader().of_files(folder, names_in(folder)) if folder else {}
 
     def note(target: ProjectDir) -> None:
         if folder:
-            with _sums_here(artifact, folder, target) as (_, known):
-                sums = known
+            with data_for(artifact, target, folder, known) as (_, own):
+                sums = own
         else:
             found = (_proven(artifact, one) for one in holders)
             sums = {name: one._replace(blocks="") for name, one in next((one for one in found if one), {}).items()}
@@ -114,11 +114,12 @@ def repair(
     """Replace the files of these copies that are listed as damaged, from the controller's folder, otherwise from a
     node that has them. PreflightError: no intact copy is left. Otherwise raises the first node's error."""
     folder = fresh or as_launched(artifact)
+    known = SumsReader().of_files(folder, names_in(folder)) if folder else {}
 
     def replace_on(target: ProjectDir) -> None:
         if folder:
-            with _sums_here(artifact, folder, target) as (source, known):
-                if sums := _listed(artifact, target, known):
+            with data_for(artifact, target, folder, known) as (source, own):
+                if sums := _listed(artifact, target, own):
                     _put(artifact, target, source, sums, notify)
                     _replace(artifact, target, sums, notify)
         elif sums := _listed(artifact, target, _proven(artifact, target)):
@@ -169,18 +170,6 @@ def _recorded() -> dict[str, Artifact]:
     }
 
 
-@contextmanager
-def _sums_here(artifact: Artifact, folder: Path, target: ProjectDir) -> Iterator[tuple[Path, Mapping[str, FileSums]]]:
-    """The folder of this computer with what the node has: all, or its part; and the sums of its files."""
-    known = SumsReader().of_files(folder, names_in(folder))
-    if not artifact.parts:
-        yield folder, known
-        return
-    with part_of_data(folder, artifact.parts.index(target.node.name), len(artifact.parts)) as part:
-        own = {name: known[name] for name in names_in(part) if name in known}
-        yield part, own | {MANIFEST: sums_of(part / MANIFEST)}
-
-
 def _proven(artifact: Artifact, target: ProjectDir) -> Mapping[str, FileSums]:
     """The sums that a node has beside its copy, if they are those of this data; empty: they are not, or it cannot be
     proven, as of a part."""
@@ -204,19 +193,13 @@ def _listed(artifact: Artifact, target: ProjectDir, known: Mapping[str, FileSums
 def _put(artifact: Artifact, target: ProjectDir, source: Path, sums: Mapping[str, FileSums], notify: Notify) -> None:
     """Send files from this computer to the folder beside the sums."""
     _clear(artifact, target)
-    arrived = _arrived(artifact, target)
     parents = {str(up) for name in sums for up in PurePosixPath(name).parents if str(up) != "."}
-    entries = [*sorted(parents), *sums]
-    if sum(one.size for one in sums.values()) < RELAYED_FROM:
-        upload_data(target.node, source, arrived, run_id=artifact.run_id, only=entries)
-        return
-    content = folder_to_send(source, {name: one.sha256 for name, one in sums.items()}, only=sums.keys())
 
-    def otherwise(destination: Destination) -> Delivered:
-        upload_data(target.node, source, destination.folder, run_id=artifact.run_id, only=entries)
-        return Delivered(folder=destination.folder, came=content.size, fed=content.size)
+    def upload(to: Destination) -> None:
+        upload_data(to.node, source, to.folder, run_id=artifact.run_id, only=[*sorted(parents), *sums])
 
-    send_folder(content, [Destination(node=target.node, folder=arrived)], notify, otherwise=otherwise)[0].value()
+    to = Destination(node=target.node, folder=_arrived(artifact, target))
+    send_files(source, sums, [to], notify, upload=upload, only=sums.keys())[0].value()
 
 
 def _copy(

@@ -1,4 +1,5 @@
-"""Sums of the files of a data folder, kept on the controller: a file that has not changed is not read again.
+"""Sums of the files of a folder, and its digest. Sums of data are kept on the controller: a file that has not changed
+is not read again.
 
 A file counts as unchanged while size, modification time, change time, device and inode are. The change time cannot be
 set by a program, so that a copy which restores the modification time is noticed. Only hints for speed: a file of sums
@@ -12,15 +13,17 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from platformdirs import user_state_path
 
 from contract.data_check import BLOCK, HEXADECIMAL, SHA256, FileSums, digits_of
 from orchestrator.nodes.state_files import replace_file
+from orchestrator.specs.data import DIGEST_LENGTH
+from orchestrator.specs.errors import ConfigError
 
 SAY_EVERY_S = 10.0
 SETTLED_NS = 2 * 10**9
@@ -104,6 +107,36 @@ def sum_of(file: Path) -> str:
     """SHA-256 of a file."""
     with file.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def data_digest(folder: Path, notify: Callable[[str], object] = lambda _line: None) -> str:
+    """`folder_digest` of a data folder; reads only the files that have changed since they were last read."""
+    return digest_of(SumsReader(notify=notify).sums(folder, names_in(folder)))
+
+
+def folder_digest(folder: Path, names: Sequence[str] | None = None) -> str:
+    """A name for a folder's content: file names and bytes decide, times and owners do not. `names`: default, all."""
+    return digest_of(file_sums(folder, names_in(folder) if names is None else names))
+
+
+def file_sums(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each file, by its path in the folder."""
+    return {name: sum_of(folder / name) for name in names}
+
+
+def names_in(folder: Path) -> tuple[str, ...]:
+    """Paths of all files in the folder, relative to it. ConfigError if it is not a folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder")
+    return tuple(str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def digest_of(content: Mapping[str, str]) -> str:
+    """Digest of a folder from the SHA-256 of each file, by name."""
+    whole = hashlib.sha256()
+    for name in sorted(content, key=PurePosixPath):
+        whole.update(f"{name}\0{content[name]}\n".encode())
+    return whole.hexdigest()[:DIGEST_LENGTH]
 
 
 def _stamp(of: os.stat_result) -> Stamp:

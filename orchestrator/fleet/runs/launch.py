@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from orchestrator.fleet.fan_out import Notify, fan_out, results_of
-from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of, bring, holders_of
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of
+from orchestrator.fleet.runs.bring_artifacts import bring, holders_of
 from orchestrator.fleet.runs.claims import claim_on, release
 from orchestrator.fleet.runs.data_repair import note_sums, repair
 from orchestrator.fleet.runs.find_runs import RunningContainer
