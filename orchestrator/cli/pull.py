@@ -11,12 +11,14 @@ from orchestrator.cli.completion import run_ids
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
 from orchestrator.cli.report import report_errors, say, write_json
-from orchestrator.render.printable import counted
+from orchestrator.render.printable import counted, printable
 from orchestrator.specs.errors import EXIT_OK, PartialError
 
 if TYPE_CHECKING:
+    from orchestrator.fleet.runs.bring_results import Brought
     from orchestrator.fleet.runs.results import RunFile
 
+MOST_NAMED = 5
 EXAMPLES = """\
 orch pull
 orch pull RUN --to ~/results
@@ -39,7 +41,8 @@ def pull(
 
     A file that several nodes have comes once, from the node with the lowest rank; a different file of the same name
     goes to nodes/NODE. Copies of your code that the run did not change stay there. A second call transfers only what is
-    missing or has changed. Active runs may be pulled, too.
+    missing or has changed. Active runs may be pulled, too: files that
+    are being written come as they are, and are named.
     """
     from orchestrator.cli.report import progress_view
     from orchestrator.fleet.checkpoints.survey import places_for
@@ -62,18 +65,37 @@ def pull(
             say(f"note: {line}")
         brought = bring_results(nodes, found, to, view.notify)
     failed = report_errors(outcome.error for outcome in brought.outcomes)
+    files = [file for file in found.files if file not in brought.left_out and file not in brought.removed]
     if as_json:
-        copied = [_described(one) for one in found.files if one not in brought.left_out]
-        lists = {"files": copied, "left_out": [*map(_described, brought.left_out)]}
+        lists = {
+            "files": [*map(_described, files)],
+            "left_out": [*map(_described, brought.left_out)],
+            "still_written": [*map(_described, brought.still_written)],
+        }
         write_json({"run_id": run_id, "folder": str(brought.folder), "moved": brought.moved, **lists})
+    _say_changes(brought)
     if failed or found.unreachable:
         raise PartialError(
             f"{', '.join(error.node for error in [*failed, *found.unreachable.values()])}: not all files were copied",
             hint=f"again, for the rest: orch pull {run_id}" + (f" --to {to}" if to != Path() else ""),
         )
     moved = f"{brought.moved / 1e6:.1f} MB copied" if brought.moved else "already here"
-    say(f"✓ run {run_id}: {counted(len(found.files), 'file')}, {found.size / 1e6:.1f} MB in {brought.folder} ({moved})")
+    size = sum(file.size for file in files)
+    say(f"✓ run {run_id}: {counted(len(files), 'file')}, {size / 1e6:.1f} MB in {brought.folder} ({moved})")
     return EXIT_OK
+
+
+def _say_changes(brought: Brought) -> None:
+    """Name files that an active run has changed or removed while they were copied."""
+    reasons = (
+        ("still written to while it was copied; pull again for the rest", brought.still_written),
+        ("removed on the node before it was copied", brought.removed),
+    )
+    for reason, files in reasons:
+        named = [f"{file.node} {printable(file.path)}" for file in files[:MOST_NAMED]]
+        more = [f"{len(files) - MOST_NAMED} more"] if len(files) > MOST_NAMED else []
+        if named:
+            say(f"note: {reason}: {', '.join([*named, *more])}")
 
 
 def _described(file: RunFile) -> dict[str, object]:

@@ -197,7 +197,7 @@ def test_a_hostile_path_is_never_written(orch: Orch, here: Shelves, path: str) -
     def hostile(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         if argv[:2] == ["sh", "-c"] and "F%s" in argv[2]:
             return 0, f"P/tmp\0F6 8 2000000000.0 {path}\0F6 8 2000000000.0 code/good\0", ""
-        if argv[0] == "tar":
+        if _asks_for_archive(argv):
             return 0, "this is no archive" * 100, ""
         return play(argv, stdin, timeout_s)
 
@@ -235,7 +235,7 @@ def test_an_archive_with_anything_else_names_the_node_and_the_others_come(
     def hostile(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         if argv[:2] == ["sh", "-c"] and "F%s" in argv[2]:
             return 0, "P/tmp\0F0 0 2000000000.0 code/good\0", ""
-        if argv[0] == "tar":
+        if _asks_for_archive(argv):
             return 0, archive.decode(errors="surrogateescape"), ""
         return play(argv, stdin, timeout_s)
 
@@ -251,7 +251,7 @@ def test_an_archive_with_anything_else_names_the_node_and_the_others_come(
 def test_a_file_that_the_node_does_not_send_is_named(orch: Orch, here: Shelves) -> None:
     def less(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
         kept = [word for word in argv if word != "code/out/model v1.pt"]
-        return play(kept if argv[0] == "tar" else argv, stdin, timeout_s)
+        return play(kept if _asks_for_archive(argv) else argv, stdin, timeout_s)
 
     here.nodes["alpha"].programs = less
     ran = orch()
@@ -317,3 +317,61 @@ def test_only_files_of_the_same_size_are_compared(orch: Orch, here: Shelves) -> 
     assert orch().code == 0
     assert [name for names in hashed for name in names.split(b"\0") if b"log.txt" in name] == []
     assert hashed, "the checkpoints are alike on two nodes"
+
+
+def test_files_that_an_active_run_writes_and_removes_come_or_are_named(orch: Orch, here: Shelves) -> None:
+    """A log grows, and an old file is removed, after the list was made and while the archive is read."""
+    code = here.root("alpha") / "runs" / RUN / "code"
+    (code / "grows.log").write_text("line 1\n")
+    (code / "old.bin").write_bytes(b"old")
+
+    def active(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        if not _asks_for_archive(argv):
+            return play(argv, stdin, timeout_s)
+        (code / "old.bin").unlink(missing_ok=True)
+        with (code / "grows.log").open("a") as log:
+            log.write("line 2\n")
+        exit_code, archive, errors = play(argv, stdin, timeout_s)
+        with (code / "grows.log").open("a") as log:
+            log.write("line 3, which is not in the archive\n")
+        return exit_code, archive, errors
+
+    here.nodes["alpha"].programs = active
+    ran = orch("--json")
+    assert ran.code == 0, ran.err
+    assert "note: still written to while it was copied; pull again for the rest: alpha code/grows.log\n" in ran.err
+    assert "note: removed on the node before it was copied: alpha code/old.bin\n" in ran.err
+    data = json_data(ran.out)
+    assert [one["path"] for one in data["still_written"]] == ["code/grows.log"]
+    assert {*files_in(HERE)} == {one["path"] for one in data["files"]}
+    assert files_in(HERE)["code/grows.log"].startswith(b"line 1\nline 2\n")
+    here.nodes["alpha"].programs = play
+    again = orch()
+    assert (again.code, "note: still" in again.err) == (0, False), again.err
+    assert files_in(HERE)["code/grows.log"] == (code / "grows.log").read_bytes()
+
+
+@pytest.mark.parametrize(("exit_code", "comes"), [(1, True), (2, False)])
+def test_a_file_that_changes_is_no_error_of_tar_and_any_other_is(
+    orch: Orch, here: Shelves, tmp_path: Path, exit_code: int, comes: bool
+) -> None:
+    """tar exits with 1 where a file has changed while it was read."""
+    program = tmp_path / "bin" / "tar"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\nPATH=${{PATH#*:}}\ntar \"$@\"\necho 'log: file changed as we read it' >&2\nexit {exit_code}\n"
+    )
+    program.chmod(0o755)
+
+    def changing(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
+        with_ours = ["env", f"PATH={program.parent}:{os.environ['PATH']}", *argv]
+        return play(with_ours if _asks_for_archive(argv) else argv, stdin, timeout_s)
+
+    here.nodes["alpha"].programs = changing
+    ran = orch()
+    assert ran.code == (0 if comes else 5), ran.err
+    assert ("file changed as we read it" in ran.err) is not comes
+
+
+def _asks_for_archive(argv: Sequence[str]) -> bool:
+    return argv[0] == "sh" and "tar -c -S" in argv[2]

@@ -2,11 +2,13 @@
 
 Each node has its part of the free disk space; files that do not fit are left out by name. Holes of files stay holes. A
 second call continues: files that are here are skipped, and a large file that was cut off is continued where it ended.
+While a run is active, a file comes as it is when its turn comes, and those that are written to meanwhile are named.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +32,13 @@ SPARE = 256 * MIB
 """Bytes that stay free on the controller's disk."""
 MOST_NAMED = 5
 
+# Constants. $1: the run's folder on the node; its files follow, or are on stdin. The exit code 1 of tar: a file has
+# changed while it was read; another one is an error.
+_ARCHIVE = 'cd -- "$1" && shift && { tar -c -S -- "$@" || [ $? -eq 1 ]; }'
+_FACTS = r"""cd -- "$1" && xargs -0 -r stat --printf '%s %Y %n\0' -- 2>/dev/null
+exit 0
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
@@ -40,6 +49,10 @@ class Brought:
     """Bytes that were transferred."""
     left_out: tuple[RunFile, ...]
     """Files for which the disk has no room."""
+    still_written: tuple[RunFile, ...]
+    """Files that have changed since they were copied."""
+    removed: tuple[RunFile, ...]
+    """Files that were no longer there when their turn came."""
     outcomes: tuple[Outcome[Node, None], ...]
 
 
@@ -62,11 +75,14 @@ def bring_results(nodes: Sequence[Node], results: Results, to: Path, notify: Not
             hint=f"another folder: --to DIR; or some of the files: orch pull {results.run_id} PATH",
         )
     concerned = [node for node in nodes if any(file.node == node.name for file in missing)]
+    still_written, removed = list[RunFile](), list[RunFile]()
     counter = _Counter(notify, {node.name: _size(file for file in fitting if file.node == node.name) for node in nodes})
 
     def bring(node: Node) -> None:
         copying = _Copying(node, results.folders[node.name], folder, counter)
         copying.bring([file for file in missing if file.node == node.name and file in fitting])
+        still_written.extend(copying.still_written)
+        removed.extend(copying.removed)
         without_room = [f"{_described(file)} and {_gb(free)} are free" for file in left_out if file.node == node.name]
         if problems := copying.problems + without_room:
             more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
@@ -77,7 +93,14 @@ def bring_results(nodes: Sequence[Node], results: Results, to: Path, notify: Not
             )
 
     outcomes = fan_out(concerned, bring, timeout_s=TRANSFER_TIMEOUT_S)
-    return Brought(folder=folder, moved=counter.moved, left_out=left_out, outcomes=outcomes)
+    return Brought(
+        folder=folder,
+        moved=counter.moved,
+        left_out=left_out,
+        still_written=tuple(still_written),
+        removed=tuple(removed),
+        outcomes=outcomes,
+    )
 
 
 def _fitting(files: Sequence[RunFile], folder: Path, room: int) -> set[RunFile]:
@@ -142,25 +165,48 @@ class _Copying:
     to: Path
     counter: _Counter
     problems: list[str] = field(default_factory=list)
+    still_written: list[RunFile] = field(default_factory=list)
+    removed: list[RunFile] = field(default_factory=list)
 
     def bring(self, files: Sequence[RunFile]) -> None:
         """Copy them. `problems` has what went wrong, with the names of files."""
-        for batch in _batches(files):
+        batches = list(_batches(files))
+        for batch in batches:  # which a batch with fewer files is added to
             try:
                 if batch[0].size < LARGE or _is_sparse(batch[0]):
-                    self._bring_archive(batch)
+                    came = self._bring_archive(batch)
                 else:
-                    self._bring_large(batch[0])
+                    came = self._bring_large(batch[0])
+                there = self._facts(batch)
+                self.still_written += [
+                    one for one in batch if one.path in came and came[one.path] != there.get(one.path)
+                ]
             except CommandFailedError as error:
-                self.problems.append(error.message)
+                there = self._facts(batch)
+                left = [file for file in batch if file.path in there]
+                if len(left) == len(batch):
+                    self.problems.append(error.message)
+                    continue
+                self.removed += [file for file in batch if file not in left]
+                batches += [left] if left else []
             except OSError as error:
                 where = error.filename or self.to
                 self.problems.append(f"cannot write {where} on this computer: {error.strerror}")
 
-    def _bring_archive(self, files: Sequence[RunFile]) -> None:
-        """Copy files in one tar archive. Only names that were asked for are written, and only as regular files."""
-        missing = {file.path: file for file in files}
-        chunks = self.node.stream(["tar", "-c", "-S", "-C", self.folder, "--", *missing])
+    def _facts(self, files: Sequence[RunFile]) -> dict[str, tuple[int, int]]:
+        """Size and time of those that are there now, by their path."""
+        names = b"".join(os.fsencode(file.path) + b"\0" for file in files)
+        answer = self.node.run(["sh", "-c", _FACTS, "sh", self.folder], stdin=names, timeout_s=TRANSFER_TIMEOUT_S)
+        lines = (
+            re.fullmatch(r"([0-9]{1,16}) ([0-9]{1,12}) (.+)", line, re.DOTALL) for line in answer.stdout.split("\0")
+        )
+        return {one[3]: (int(one[1]), int(one[2])) for one in lines if one}
+
+    def _bring_archive(self, files: Sequence[RunFile]) -> dict[str, tuple[int, int]]:
+        """Copy files in one tar archive; return size and time of each. Only names that were asked for are written, and
+        only as regular files."""
+        missing, came = {file.path: file for file in files}, dict[str, tuple[int, int]]()
+        chunks = self.node.stream(["sh", "-c", _ARCHIVE, "sh", self.folder, *missing])
         try:
             for member, pieces in received_files(chunks, {name: file.size + LARGE for name, file in missing.items()}):
                 file = missing.pop(member.name, None)
@@ -173,13 +219,16 @@ class _Copying:
                         target.write(piece)
                     target.truncate(member.size)
                 self.counter.add(self.node.name, file.size)
+                came[file.path] = member.size, int(member.mtime)
                 _finish(part, self.to / file.target, int(member.mtime))
         except (tarfile.TarError, TarError, ValueError, OverflowError) as error:
-            raise CommandFailedError(f"the archive that it sent cannot be read: {error}") from error
-        self.problems += [f"{name} was not sent" for name in missing]
+            self.problems.append(f"the archive that it sent cannot be read: {error}")
+        else:
+            self.problems += [f"{name} was not sent" for name in missing]
+        return came
 
-    def _bring_large(self, file: RunFile) -> None:
-        """Copy a file, from where the last call ended."""
+    def _bring_large(self, file: RunFile) -> dict[str, tuple[int, int]]:
+        """Copy a file, from where the last call ended; return its size and time."""
         part = _part(self.to / file.target, file)
         left = file.size - _offset(part)
         chunks: Any = self.node.stream(["tail", "-c", f"+{file.size - left + 1}", "--", f"{self.folder}/{file.path}"])
@@ -192,6 +241,7 @@ class _Copying:
         if left:
             raise CommandFailedError(f"{file.path} became smaller while it was copied: try again")
         _finish(part, self.to / file.target, file.mtime)
+        return {file.path: (file.size, file.mtime)}
 
 
 def _is_sparse(file: RunFile) -> bool:
