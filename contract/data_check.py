@@ -1,7 +1,7 @@
 """Sums of the files of a data folder, and the program that compares a copy with them.
 
 The controller writes `data/.sums/NAME` beside each copy `data/NAME`: length and SHA-256 of each file, and the CRC-32 of
-each MiB, which costs a processor little, finds every flipped bit, and says which one. ADR 63 has the reasons.
+each MiB, which costs a processor little, finds every flipped bit, and says which one. ADR 66 has the reasons.
 
     data_check.py watch MIB_S FOLDER...    compare these copies again and again, at this rate, the oldest check first
     data_check.py deep PROJECT             compare all copies of a project's folder once, SHA-256 included
@@ -28,7 +28,7 @@ import sys
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,7 @@ LEAST = 64 * 1024
 """Bytes that a file counts at least: many small ones would be opened at a high rate otherwise."""
 MOST_DAMAGED = 100
 """Damaged files of a copy that are listed: a disk that loses all is one fault."""
+WRONG = ("content", "length", "missing", "unreadable")
 SHA256 = re.compile("[0-9a-f]{64}")
 HEXADECIMAL = re.compile("[0-9a-f]*")
 NAME = re.compile("[0-9a-f]{16}")
@@ -64,7 +65,7 @@ class Damage(NamedTuple):
 
     file: str
     wrong: str
-    """`content`, `length`, `missing` or `unreadable`."""
+    """One of `WRONG`."""
     offset: int
     size: int
     """Bytes from `offset` in which the difference lies; 1 where one flipped bit explains it."""
@@ -151,6 +152,14 @@ class Copy:
         self.file, self.block = str(state.get("file") or ""), int(_time_in(state, "block"))
         """Its next block, in a file; an empty name: it is complete."""
         self.saved = time.monotonic()
+
+    def listed(self) -> Iterator[Damage]:
+        """Damage that an earlier process has found, as far as the list can be read: a run may write anything there."""
+        for name, values in self.damaged.items():
+            with suppress(TypeError, ValueError):
+                file, wrong, offset, size, intact_at = values
+                if file == name and name in self.files and wrong in WRONG:
+                    yield Damage(name, wrong, int(offset), int(size), float(intact_at))
 
     def compare(self, took: Callable[[int], object], *, deep: bool = False) -> None:
         """Compare all files, from where an interrupted comparison ended, and report each that is damaged. `took` gets
@@ -269,13 +278,17 @@ class _Reading:
 
 
 def watch(folders: list[Path], mib_s: float) -> int:
-    """Compare these copies until this process is ended."""
+    """Compare these copies until this process is ended. What is listed as damaged is reported first: it was not
+    replaced before this start, as after a restart by the agents, or when another run reads the copy, too."""
     copies = []
     for folder in folders:
         try:
             copies.append(Copy(folder))
         except (OSError, ValueError) as error:
             sys.stderr.write(f"data {folder.name} is not checked: {error}\n")
+    for copy in copies:
+        for damage in copy.listed():
+            _say(copy.folder.name, damage._asdict())
     pace = _Pace(mib_s * BLOCK)
     while any(copy.files for copy in copies):
         copy = min(copies, key=lambda one: one.began)

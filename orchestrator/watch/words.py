@@ -210,7 +210,7 @@ def _damaged(condition: Condition, run_id: str) -> tuple[str, str]:
     if (attempt := _number(condition, "replaced_by")) is not None:
         return f"{text}; it was replaced before attempt {attempt:.0f}", f"orch checkpoints ls {run_id}"
     if condition.values.get("is_active"):
-        return f"{text}; the next start replaces it", f"orch restart {run_id}"
+        return f"{text}; a restart by the agents keeps it, the next attempt replaces it", f"orch restart {run_id}"
     return text, f"orch checkpoints ls {run_id}"
 
 

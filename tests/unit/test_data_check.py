@@ -141,6 +141,30 @@ def test_the_rate_is_an_upper_bound_and_yields_to_others(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "strange",
+    [
+        {},
+        {"large.bin": 1, "sub/small.txt": ["x", "content", 0, 1, 2.0]},
+        {"large.bin": ["large.bin", "content", [], 1, 2]},
+    ],
+)
+def test_a_later_start_reports_again_what_was_not_replaced(copy: Path, strange: dict[str, object]) -> None:
+    """As after a restart by the agents. A run may have written anything into the list."""
+    flip(copy / "sub/small.txt", 0)
+    assert compared(copy) == [("sub/small.txt", "content", 0, 1)]
+    beside = copy.parent / f".sums/{NAME}.damaged"
+    known = json.loads(beside.read_text())
+    beside.write_text(json.dumps(strange | known))
+    argv = [sys.executable, "-I", data_check.__file__, "watch", "100", str(copy)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        values = json.loads(process.stdout.readline())
+        assert list(values.values()) == [NAME, *known["sub/small.txt"]]
+        assert process.poll() is None
+        process.kill()
+
+
+@pytest.mark.parametrize(
     "files",
     [
         {"../x": [1, "a" * 64, ""]},
