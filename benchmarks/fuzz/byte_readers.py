@@ -14,10 +14,14 @@ from typing import Any, cast
 
 from benchmarks.fuzz.reader import Reader
 from contract.checkpoint import decode_start
+from contract.data_check import FileSums
 from orchestrator.fleet.downloads import _progress
 from orchestrator.fleet.images.build import _ask
 from orchestrator.fleet.images.image_archive import _spans
 from orchestrator.fleet.readiness.pair_probe import _opened, _path, _Prober
+from orchestrator.fleet.relay_messages import PullFrom, RelayTask, encode
+from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir
+from orchestrator.fleet.runs.data_repair import _listed
 from orchestrator.fleet.runs.held_data import _read
 from orchestrator.fleet.runs.results import files_of_run
 from orchestrator.nodes.archive import TarError, unpack
@@ -26,6 +30,7 @@ from orchestrator.nodes.interface import Completed, Node
 from orchestrator.nodes.probes import image_probe, result_probe
 from orchestrator.nodes.probes.nft_answers import read_nftables
 from orchestrator.nodes.received_archive import received_files
+from orchestrator.nodes.relay_program import read_frame
 from orchestrator.nodes.slurm_answers import carried, read_look, read_sacct
 from orchestrator.nodes.srun import NoContainers
 from orchestrator.specs.errors import OrchError
@@ -74,6 +79,13 @@ TORCH = {"torch": "2.6", "machine": "x86_64", "system": "Debian", "memory": "160
 DIALLED = [["10.0.0.2", 12355, "ok", 0.31, ""], ["10.0.0.2", 40000, "refused", 0.2, "x"]]
 
 
+FRAMES = [
+    encode(PullFrom(source="alpha", address="10.0.0.1", port=4000)).decode("latin-1"),
+    encode(RelayTask(token="", address="10.0.0.1", folder="~/x", files=[("a", 3, "a" * 64, 420)], skipped=0, links={},
+                     folders=[])).decode("latin-1"),
+]  # fmt: skip
+
+
 def byte_readers() -> dict[str, Reader]:
     """Readers by name."""
     tar_errors = (tarfile.TarError, TarError)
@@ -98,6 +110,8 @@ def byte_readers() -> dict[str, Reader]:
             read=lambda text: _progress(text, "x"), texts=['{"done": 1, "total": 9}'], declared=()
         ),
         "nftables": Reader(read=read_nftables, texts=[json.dumps(NFT)]),
+        "orders of a copy": Reader(read=_ordered, texts=FRAMES, declared=(ConnectionError, ValueError)),
+        "damaged files": Reader(read=_listed_as_damaged, texts=['{"a": ["a", "content", 0, 1, 2.0]}'], declared=()),
         "start": Reader(read=decode_start, texts=["7:" + "a" * 64, "none"], declared=(ValueError,)),
         "secrets in a text": Reader(read=hide_secrets, texts=SECRETS, declared=()),
     }
@@ -115,6 +129,20 @@ def _look(text: str) -> None:
     found = read_look(text)
     found.unexplained()
     carried(found, {}, "orch")
+
+
+def _ordered(text: str) -> None:
+    """All orders of a text, as a node reads them."""
+    stream = io.BytesIO(_raw(text))
+    while stream.tell() < len(stream.getvalue()):
+        read_frame(stream.read)
+
+
+def _listed_as_damaged(text: str) -> None:
+    node = cast(Node, SimpleNamespace(name="beta", run=lambda _argv: _answer(text)))
+    artifact = Artifact(what="data", run_id="first-906a", digest="a" * 16, origin="")
+    found = _listed(artifact, ProjectDir(node=node, folder="/x"), {"a": FileSums(1, "a" * 64)})
+    assert set(found) <= {"a"}  # noqa: S101  # a finding of the fuzzer
 
 
 def _streaming(text: str) -> Node:

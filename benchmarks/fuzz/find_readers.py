@@ -110,9 +110,6 @@ NOT_FUZZED: Mapping[str, Sequence[str]] = {
         "orchestrator/watch/server/actions.py:PageActions._keep_findings",
     ),
     "it runs on a node, where it reads what that node has written": ("contract/data_check.py:_read_json",),
-    "a list of names that are compared with known ones; any other answer is an empty list": (
-        "orchestrator/fleet/runs/data_repair.py:_listed",
-    ),
     "it writes an archive": (
         "orchestrator/fleet/images/base_image.py:_import_packages",
         "orchestrator/fleet/images/build_context.py:archive_of", "orchestrator/fleet/images/build_context.py:packed",

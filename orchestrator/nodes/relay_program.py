@@ -301,9 +301,16 @@ def read_input(most: int) -> bytes:
     return os.read(0, most) or os._exit(0)
 
 
-def read_frame() -> Any:
-    """A message of the controller: four bytes with its length, then JSON."""
-    return json.loads(exactly(read_input, struct.unpack(">I", exactly(read_input, 4))[0]))
+def read_frame(read: Callable[[int], bytes] = read_input) -> dict[str, Any]:
+    """A message of the controller: four bytes with its length, then a JSON object. ConnectionError: it is cut off;
+    ValueError: it is none."""
+    try:
+        message = json.loads(exactly(read, struct.unpack(">I", exactly(read, 4))[0]))
+    except RecursionError as error:
+        raise ValueError("not a message: " + str(error)) from None
+    if not isinstance(message, dict):
+        raise ValueError("not a message")
+    return message
 
 
 def say(what: str, **values: object) -> None:

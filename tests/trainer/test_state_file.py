@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +15,8 @@ import torch
 from contract import environment
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.state_file import read_state
-from trainer.engine.sync.strategy import Sync
+from trainer.engine.group import Group
+from trainer.engine.sync.strategy import RankState, Sync
 from trainer.errors import ConfigurationError, TrainerError
 
 
@@ -90,3 +91,33 @@ def test_a_state_of_no_tensors_is_not_used(tmp_path: Path) -> None:
         READERS["rank"](path)
     path.write_bytes(saved({"layout": "x", "state": {"unsent": torch.zeros(1)}}))
     assert READERS["rank"](path).state["unsent"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("files", "named"), [(["0-of-1"], "/rank-0-of-1.pt"), (["0-of-2"], "/rank-0-of-2.pt"), (["0-of-2", "1-of-2"], "")]
+)
+def test_state_of_other_shapes_is_named_with_its_file_and_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], named: str
+) -> None:
+    """Of this rank, of one of another number of ranks, or of several."""
+
+    class OneTensor:
+        layout = "x"
+
+        def state(self) -> dict[str, torch.Tensor]:
+            return {"unsent": torch.zeros(3)}
+
+        def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
+            for one in kept:
+                torch.zeros(3 if exact else 4).copy_(one.state["unsent"])
+
+    folder = tmp_path / "ranks" / "step-00000004"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / f"rank-{name}.pt").write_bytes(saved({"layout": "x", "state": {"unsent": torch.zeros(5)}}))
+    monkeypatch.setenv(environment.NODE, "beta")
+    alone = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), all_gather_scalar=lambda value: [value])
+    with pytest.raises(
+        ConfigurationError, match=f"^beta: {folder}{named} is no state of this model: RuntimeError: .*size"
+    ):
+        rank_state.restore(tmp_path, 4, cast("Sync", OneTensor()), cast("Group", alone), _raise)

@@ -67,18 +67,22 @@ def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> No
     taken = found.get((place.rank, place.world_size))
     kept = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
     if all(group.all_gather_scalar(float(kept is not None))):
-        assert kept is not None  # noqa: S101  # every rank has its own
-        sync.restore([kept], exact=True)
+        assert taken is not None and kept is not None  # noqa: S101, PT018  # every rank has its own
+        with must_fit_in(taken):
+            sync.restore([kept], exact=True)
         return
     then = int(max(group.all_gather_scalar(float(max((then for _, then in found), default=0)))))
-    mine = []
+    mine, paths = [], list[Path]()
     for rank in range(then):
         holders = [holder for holder, has in enumerate(group.all_gather_scalar(float((rank, then) in found))) if has]
         # Its own file where it has one; else the first rank that sees it: a folder may be shared.
-        if holders and place.rank == (rank if rank in holders else holders[0]):
-            one = _read(found[rank, then], rank, then, sync, warn)
-            mine += [one] if one else []
-    sync.restore(mine, exact=False)
+        is_mine = holders and place.rank == (rank if rank in holders else holders[0])
+        if is_mine and (one := _read(found[rank, then], rank, then, sync, warn)):
+            mine.append(one)
+            paths.append(found[rank, then])
+    with must_fit_in(paths[0] if len(paths) == 1 else _folder(run_dir, step)):
+        sync.restore(mine, exact=False)
+    sync.agree()
     total = int(sum(group.all_gather_scalar(float(len(mine)))))
     if total < max(then, 1) and place.rank == 0:
         warn(

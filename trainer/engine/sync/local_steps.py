@@ -123,11 +123,13 @@ class LocalSteps(Sync):
             self._warm.restore([part_of(one, "warm.") for one in kept], exact=exact)
         for number, fragment in enumerate(self._fragments):
             fragment.restore([part_of(one, f"{number}.") for one in kept], exact=exact)
-            if not exact:
-                self._group.broadcast(fragment.momentum)
         if exact:
             for name, tensor in self._moments().items():
                 tensor.copy_(kept[0].state[name])
+
+    def agree(self) -> None:
+        for fragment in self._fragments:
+            self._group.broadcast(fragment.momentum)
 
     def _moments(self) -> dict[str, Tensor]:
         """The inner optimizer's state, by name."""

@@ -87,5 +87,10 @@ class Sync(ABC):
         return {}
 
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
-        """Continue from kept state. `exact`: every rank has its own; otherwise this one has its part of all ranks'."""
+        """Continue from kept state. `exact`: every rank has its own; otherwise this one has its part of all ranks', and
+        `agree` follows. Without collectives: an error is that of the files."""
+        return
+
+    def agree(self) -> None:
+        """Share what all ranks must have alike and only some have restored."""
         return
