@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from contract.failures.signature import configuration, infrastructure, user
+from contract.import_names import BUILT_WITH_TORCH, OWN_MODULES
+
+
+def _missing(modules: frozenset[str]) -> str:
+    """Pattern of the message that one of these modules, or a module in it, is not found."""
+    return rf"ModuleNotFoundError: No module named '(?P<module>(?:{'|'.join(sorted(modules))})(?:\.[^']{{1,150}})?)'"
+
 
 DATA_READ_ONLY = user("data.read_only")
 """Found by the agent, which sees where the path leads that a rank could not write to."""
@@ -132,6 +139,8 @@ START = (
         r"No working C\+\+ compiler found|InvalidCxxCompiler",
         r"(?:C|C\+\+) compiler .{0,80}(?:not found|No such file)",
     ),
+    configuration("start.own_module", _missing(OWN_MODULES)),
+    configuration("start.built_module", _missing(BUILT_WITH_TORCH)),
     configuration(
         "start.module",
         r"ModuleNotFoundError: No module named '(?P<module>[^']{1,200})'",

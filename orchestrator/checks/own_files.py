@@ -38,7 +38,8 @@ class OwnFiles:
         if not plan or not plan.own_code or not plan.code_origin:
             return found
         if "module" in found.values:
-            return self._on_path(found, plan) or self._built(found, plan.code_origin)
+            on_path = self._on_path(found, plan)
+            return on_path or (self._built(found, plan.code_origin) if found.id == "start.module" else found)
         return self._brought(found, plan) if found.id == "storage.not_found" else found
 
     def _on_path(self, found: Classified, plan: Plan) -> Classified | None:

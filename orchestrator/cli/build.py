@@ -140,7 +140,7 @@ def build(
     if placed is None:
         say("nothing was built")
         return EXIT_INTERRUPTED
-    tell_of_torchvision(placed, command_to_add("torchvision", loaded.inventory.image.requirements))
+    tell_of_torchvision(placed, command_to_add(["torchvision"], loaded.inventory.image.requirements))
     return _report(placed, output)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import Any, NamedTuple
 
 from packaging.utils import canonicalize_name
@@ -73,18 +73,49 @@ class Additions:
         return any(found and canonicalize_name(found.name) == package for found in named)
 
 
-def command_to_add(package: str, requirements: str | None) -> str:
-    """Return the line that adds a Python package to the image. `requirements`: the file that the inventory names."""
+def command_to_add(packages: Sequence[str], requirements: str | None, own: PurePath | None = None) -> str:
+    """Return the line that adds Python packages to the image.
+
+    `requirements`: the file that the inventory names; `own`: otherwise the one of the project's folder.
+    """
     if requirements and requirements.endswith(".toml"):
-        return f"orch build   # after adding {package!r} to `dependencies` in {requirements}"
-    file = shlex.quote(requirements or "requirements.txt")
-    return f"echo {package} >> {file} && orch build" + ("" if requirements else f" --requirements {file}")
+        return f"orch build   # after adding {', '.join(map(repr, packages))} to `dependencies` in {requirements}"
+    file = shlex.quote(requirements or str(own or REQUIREMENTS))
+    lines = "echo" if len(packages) == 1 else r"printf '%s\n'"
+    return f"{lines} {shlex.join(packages)} >> {file} && orch build" + (
+        "" if requirements else f" --requirements {file}"
+    )
 
 
 def named_in(text: str) -> list[str]:
-    """Return the packages that the lines of a requirements.txt name; lines that name none are passed over."""
-    found = (requirement_of(line) for _, line in _logical_lines(text))
-    return [one.name for one in found if one]
+    """Return the packages that the lines of a requirements.txt name, a repository by its own name; lines that name none
+    are passed over."""
+    lines = [line for _, line in _logical_lines(text)]
+    found = [requirement_of(line) for line in lines]
+    sources = (_REPOSITORY.search(line) for line, one in zip(lines, found, strict=True) if one is None)
+    return [*(one.name for one in found if one), *(one["name"] for one in sources if one)]
+
+
+def included_in(text: str) -> list[str]:
+    """Return the files of requirements that the lines of a requirements.txt include."""
+    words = (re.split(r"[\s=]+", line, maxsplit=1) for _, line in _logical_lines(text))
+    return [one[1].strip("'\"") for one in words if len(one) == 2 and _INCLUDED.get(one[0])]
+
+
+def pip_commands(dockerfile: str) -> list[str]:
+    """Return the arguments of each `pip install` of a Dockerfile, as lines of a requirements.txt."""
+    commands = list[str]()
+    for _, line in _logical_lines(dockerfile):
+        for command in re.split(r"&&|\|\||[;|]", line) if line[:4].upper() == "RUN " else ():
+            program, found, rest = command.partition(" install ")
+            if found and re.search(r"\bpip[0-9.]*\b", program):
+                rest = re.sub(r"\s(-r|--requirement)[\s=]+(\S+)", r"\n-r \2\n", f" {rest}")
+                lines = (line if line.startswith("-r ") else line.replace(" ", "\n") for line in rest.splitlines())
+                commands.append(re.sub(r"['\"]", "", "\n".join(lines)))
+    return commands
+
+
+_REPOSITORY = re.compile(r"git\+\S+/(?P<name>[\w.-]+?)(?:\.git)?(?:[@#]\S*)?$")
 
 
 class RequirementLines(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from contract.import_names import packages_of
+from contract.import_names import is_source, packages_of
 from orchestrator.specs.secret_forms import hide_secrets
 
 PYTHON = (3, 11)
@@ -39,8 +39,12 @@ def notes_of_package(line: str, found: Requirement | None) -> Iterator[str]:
     brought = packages_of(found.name)
     if name in _NEVER:
         yield f"{found.name}: {_NEVER[name]}"
-    elif name not in [canonicalize_name(one) for one in brought]:
-        yield f"{found.name} is the name of a module; its package is {brought[0]}"
+    elif not found.url and name not in [canonicalize_name(one) for one in brought]:
+        yield (
+            f"{found.name}: the index has another project of this name; the module is in {brought[0]}"
+            if is_source(brought[0])
+            else f"{found.name} is the name of a module; its package is {brought[0]}"
+        )
     if name == "triton" or name.startswith("nvidia-") or _CUDA.search(line):
         yield f"{shown(line)} is for CUDA: useless in a CPU image, and in a CUDA image torch brings the one that fits"
 

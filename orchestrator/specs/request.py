@@ -43,6 +43,8 @@ class LaunchRequest(RunSettings):
     """Modules of packages that the user's script imports whenever it starts, each with the place that does."""
     requirements: str = ""
     """File of packages that the inventory names; empty where it names none."""
+    dockerfile: str = ""
+    """The user's own Dockerfile that the inventory names; empty where it names none."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Packages that the command needs and that an image has only where a project adds them, each with the command that
     adds it."""

@@ -40,6 +40,7 @@ NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine
 """The example of a new finding; a package of the past in ADR 21; the name of an image."""
 FOREIGN = {
     "--config-settings",
+    "--no-build-isolation",
     "--kill-on-bad-exit",
     "--logs-specs",
     "--permanent",

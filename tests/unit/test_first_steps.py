@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,68 @@ def test_processes_have_the_modules_of_this_python(folder: Path) -> None:
     (finding,) = missing_modules(asked, {"here": lan.facts("alpha", image=None)})
     assert "train.py:2 imports no_such_module, and orch's Python" in finding.message
     assert finding.fix.endswith(" -m pip install no-such-module")
+
+
+def test_all_that_one_line_adds_is_one_finding(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=IMAGE)}
+    imports = {
+        "sklearn": "train.py:1",
+        "yaml": "lib.py:2",
+        "clip": "lib.py:3",
+        "apex": "lib.py:4",
+        "utils": "train.py:5",
+    }
+    plain, built, own = missing_modules(request(folder, imports=imports), facts)
+    assert plain.message == (
+        "alpha: train.py:1 imports sklearn, lib.py:2 yaml, lib.py:3 clip, and the image has no "
+        "scikit-learn, pyyaml, CLIP (from https://github.com/openai/CLIP, not from PyPI)"
+    )
+    assert plain.fix == (
+        r"printf '%s\n' scikit-learn pyyaml git+https://github.com/openai/CLIP >> requirements.txt"
+        " && orch build --requirements requirements.txt"
+    )
+    assert "has no apex (from https://github.com/NVIDIA/apex, not from PyPI)" in built.message
+    assert "pip install --no-build-isolation git+https://github.com/NVIDIA/apex" in built.fix
+    assert "train.py:5 imports utils: neither the folder that is sent" in own.message
+    assert "pip" not in own.fix
+    file = folder / "requirements.txt"
+    file.write_text("scikit-learn\ngit+https://github.com/openai/CLIP.git@main\n")
+    plain, *_ = missing_modules(request(folder, imports=imports), facts)
+    assert plain.fix == f"echo pyyaml >> {file} && orch build --requirements {file}"
+
+
+def test_files_that_the_requirements_include_count(folder: Path) -> None:
+    facts = {"alpha": lan.facts("alpha", image=IMAGE)}
+    (folder / "requirements.txt").write_text("numpy\n-r base/all.txt\n")
+    (folder / "base").mkdir()
+    (folder / "base/all.txt").write_text("--requirement=../more.txt\n-r all.txt\n-r no_such.txt\n")
+    (folder / "more.txt").write_text("scikit-learn\n")
+    assert steps_needed(request(folder), facts, ()).requirements == folder / "requirements.txt"
+    assert missing_modules(request(folder), facts).__next__().fix.startswith("orch build --requirements ")
+    (folder / "more.txt").write_text("scikit-learn\n" + "#" * 2_000_000)
+    assert not steps_needed(request(folder), facts, ())
+
+
+def test_what_the_own_dockerfile_installs_counts(folder: Path) -> None:
+    file = folder / "Dockerfile"
+    file.write_text(
+        "ARG BASE\nFROM ${BASE}\nUSER root\nRUN apt-get update && apt-get install -y python3-pip\n"
+        "RUN --mount=type=cache,target=/root/.cache python3 -m pip install --no-cache-dir \\\n"
+        "    'scikit-learn>=1' -r lists/more.txt && pip3 install git+https://github.com/openai/CLIP\n"
+    )
+    (folder / "lists").mkdir()
+    (folder / "lists/more.txt").write_text("pyyaml\n")
+    asked = request(folder, imports={"sklearn": "train.py:1", "yaml": "train.py:2", "clip": "train.py:3"})
+    without = {"alpha": lan.facts("alpha", image=None)}
+    assert list(missing_modules(asked, without))
+    asked = replace(asked, dockerfile=str(file))
+    assert not list(missing_modules(asked, without))
+    (finding,) = missing_modules(asked, {"alpha": lan.facts("alpha", image=IMAGE)})
+    assert finding.fix == "orch build"
+    (finding,) = missing_modules(
+        replace(asked, imports={"timm": "train.py:4"}), {"alpha": lan.facts("alpha", image=IMAGE)}
+    )
+    assert finding.fix.startswith("echo timm >> requirements.txt && ")
 
 
 def test_without_a_terminal_the_steps_are_commands(orch: Orch, folder: Path) -> None:

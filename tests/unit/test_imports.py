@@ -81,11 +81,38 @@ def test_a_module_that_only_a_function_imports_is_possible_with_all_that_it_impo
     assert found(tmp_path, files) == Imports(possible={"matplotlib": "plots.py:1"})
 
 
-@pytest.mark.parametrize("line", ["sys.path.insert(0, '/lib')", "os.system('pip install mylib')"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sys.path.insert(0, '/lib')",
+        "sys.path.append(os.environ['LIB'])",
+        "def add(path):\n    sys.path += [path]",
+        "os.system('pip install mylib')",
+        "subprocess.check_call([sys.executable, '-m', 'pip', 'install', '-q', 'mylib>=1'])",
+        "command = 'pip install -r other.txt'\nos.system(command)",
+        "def install(name):\n    subprocess.run(['pip', 'install', name])",
+    ],
+)
 def test_no_import_of_a_script_that_brings_packages_is_certain(tmp_path: Path, line: str) -> None:
     (tmp_path / "train.py").write_text(f"import os, sys\n{line}\nimport mylib\n")
     found = imports_of(tmp_path, ("train.py",))
     assert (set(found.needed), set(found.possible)) == (set(), {"mylib"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ROOT = Path(__file__).resolve().parents[0]\nif str(ROOT) not in sys.path:\n    sys.path.append(str(ROOT))",
+        "sys.path.append(os.path.abspath(os.path.join('..', 'lib')))",
+        "sys.path.insert(0, os.getcwd())",
+        "print('to draw: pip install matplotlib, and extend sys.path')",
+        "'Usage: pip install mylib'",
+        "os.system('pip install another')",
+    ],
+)
+def test_a_path_in_the_folder_a_text_or_another_package_leaves_an_import_certain(tmp_path: Path, line: str) -> None:
+    files = {"train.py": f"import os, sys\n{line}\nimport mylib, deep\n", "third/party/a/b/deep.py": ""}
+    assert found(tmp_path, files) == Imports(needed={"mylib": f"train.py:{3 + line.count(chr(10))}"})
 
 
 @pytest.mark.filterwarnings("error")

@@ -359,7 +359,7 @@ def test_a_package_that_the_workload_needs_is_asked_of_every_image() -> None:
     ],
 )
 def test_the_line_that_adds_a_package(requirements: str | None, line: str) -> None:
-    assert command_to_add(GNN, requirements) == line
+    assert command_to_add([GNN], requirements) == line
 
 
 def test_a_launch_of_graphs_is_refused_where_the_image_has_none(orch: Orch) -> None:
@@ -368,6 +368,6 @@ def test_a_launch_of_graphs_is_refused_where_the_image_has_none(orch: Orch) -> N
     on = lan.lan(*THREE, held={bare.id: bare})
     ran = orch(*words, "traces-gnn", on=on)
     assert ran.code == 4
-    assert f"→ {command_to_add(GNN, None)}" in ran.err
+    assert f"→ {command_to_add([GNN], None)}" in ran.err
     assert not on.containers
     assert "torch-geometric" not in orch(*words, "traces-lstm", on=lan.lan(*THREE, held={bare.id: bare})).err

@@ -322,6 +322,7 @@ def check_placeholders(signature: Signature) -> None:
         "start.not_built": {"module", "package", "build"},
         "start.not_on_path": {"module", "launch"},
         "start.module": {"package"},
+        "start.built_module": {"package"},
     }.get(signature.id, set())
     assert named <= {"node", "rank", "run", "again", *groups, *looked_up}
     there = {name for text in ON_CLUSTER[signature.id].fix for _, name, _, _ in Formatter().parse(text) if name}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.checks.preflight import modules_missing
 from orchestrator.cli.consent import agreed, can_ask
-from orchestrator.cli.launching.missing_modules import is_named, names_of, of_the_next_image, own_requirements
+from orchestrator.cli.launching.missing_modules import of_the_next_image
+from orchestrator.cli.launching.named_packages import is_named, named_packages, names_of, own_requirements
 from orchestrator.cli.report import invocation, report_errors, say
 from orchestrator.plan.image import image_words
 from orchestrator.plan.packages import REQUIREMENTS
@@ -105,8 +106,7 @@ def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], finding
     from orchestrator.plan.ranks import device_of
 
     errors = {finding.id for finding in findings if finding.severity is Severity.ERROR}
-    own = own_requirements(request)
-    named = names_of(own)
+    own, named = own_requirements(request), named_packages(request)
     missing = modules_missing(list(facts.values()), request.imports)
     unfit = {node for nodes in missing.values() for node in nodes}
     without = {finding.node for finding in findings if finding.id == "image.missing"} | unfit
@@ -117,4 +117,4 @@ def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], finding
     adds = bool(unfit) and "image.missing" not in errors
     profiles = tuple(sorted({device_of(spec, facts[spec.name]) for spec in unready}))
     to = tuple(spec.name for spec in unready if spec.connection == "ssh")
-    return FirstSteps(profiles=profiles, copied_to=to, adds=adds, requirements=own if named else None)
+    return FirstSteps(profiles=profiles, copied_to=to, adds=adds, requirements=own if names_of(own) else None)

@@ -6,12 +6,19 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contract.import_names import normal_name, package_of, packages_of
+from contract.import_names import (
+    BUILT_WITH_TORCH,
+    OWN_MODULES,
+    is_source,
+    normal_name,
+    package_of,
+    packages_of,
+)
 from orchestrator.checks.preflight import modules_missing
-from orchestrator.plan.packages import REQUIREMENTS, command_to_add, named_in
+from orchestrator.cli.launching.named_packages import is_named, named_packages, names_of, own_requirements
+from orchestrator.plan.packages import command_to_add
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.image import OUR_PACKAGES
 
@@ -21,30 +28,67 @@ if TYPE_CHECKING:
 
 
 def missing_modules(request: LaunchRequest, facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Yield the modules that the script imports whenever it starts and that a node has not, each with its package.
+    """Yield the modules that the script imports whenever it starts and that nodes have not, with their packages: one
+    finding for all that one line adds.
 
     Those of an image that does not exist yet are known only where no packages are added to it.
     """
-    own = own_requirements(request)
-    named = names_of(own)
-    by_process = {spec.name for spec in request.nodes if spec.engine == "process"}
+    named = named_packages(request)
     missing = modules_missing(list(facts.values()), request.imports)
+    groups: dict[tuple[str, str], list[str]] = {}
     for module, nodes in {**missing, **_of_processes(request), **of_the_next_image(request, facts, named)}.items():
-        package = package_of(module, named)
-        add = command_to_add(package, request.requirements or None)
-        if own and is_named(module, named):
-            add = shlex.join(["orch", "build", "--requirements", str(own)])
-        elif own and not request.requirements:
-            add = f"echo {package} >> {shlex.quote(str(own))} && orch build --requirements {shlex.quote(str(own))}"
+        groups.setdefault((", ".join(nodes), _kind_of(module)), []).append(module)
+    processes = {spec.name for spec in request.nodes if spec.engine == "process"}
+    for (names, kind), modules in groups.items():
+        is_process = set(names.split(", ")) <= processes
+        packages = list(dict.fromkeys(package_of(module, named) for module in modules))
         yield Finding.of(
             "image.package_missing",
-            ", ".join(nodes),
-            case="process" if set(nodes) <= by_process else "script",
-            package=package,
-            module=module,
-            place=request.imports[module],
-            add=_pip(package) if set(nodes) <= by_process else add,
+            names,
+            case="own" if kind == "own" else "process" if is_process else "script",
+            package=", ".join(map(_shown, packages)),
+            imports=", ".join(
+                f"{request.imports[one]} {'' if number else 'imports '}{one}" for number, one in enumerate(modules)
+            ),
+            add=_OWN if kind == "own" else _line_for(packages, request, modules, is_process=is_process, kind=kind),
         )
+
+
+_OWN = (
+    "send the folder that has it: orch launch --workdir FOLDER …, or --env PYTHONPATH=FOLDER for one beside the script"
+)
+
+
+def _kind_of(module: str) -> str:
+    """`own`: the usual name of a module beside a script; `built`: its package is compiled for torch; else empty."""
+    top = module.partition(".")[0]
+    return "own" if top in OWN_MODULES else "built" if top in BUILT_WITH_TORCH else ""
+
+
+def _shown(package: str) -> str:
+    """Package with its origin where that is not the index."""
+    if not is_source(package):
+        return package
+    address = package.removeprefix("git+").partition("#")[0]
+    return f"{address.rpartition('/')[2]} (from {address}, not from PyPI)"
+
+
+def _line_for(
+    packages: Sequence[str], request: LaunchRequest, modules: Sequence[str], *, is_process: bool, kind: str
+) -> str:
+    """Line that adds the packages for the ranks."""
+    own, named = own_requirements(request), named_packages(request)
+    new = [package_of(module) for module in modules if not is_named(module, named)]
+    isolation = ["--no-build-isolation"] if kind == "built" else []
+    if is_process:
+        words = ["-r", str(own)] if own and not new else [*isolation, *packages]
+        return shlex.join([sys.executable, "-m", "pip", "install", *words])
+    if isolation:
+        line = shlex.join(["pip", "install", *isolation, *packages])
+        return f"orch build --dockerfile Dockerfile   # with: {line}"
+    if not new:
+        return shlex.join(["orch", "build", *(("--requirements", str(own)) if names_of(own) else ())])
+    return command_to_add(new, request.requirements or None, own)
 
 
 def _of_processes(request: LaunchRequest) -> dict[str, list[str]]:
@@ -53,7 +97,7 @@ def _of_processes(request: LaunchRequest) -> dict[str, list[str]]:
     return {module: nodes for module in request.imports if nodes and not _is_here(module)}
 
 
-_IN_TORCH = {"functorch", "google", "pip", "six", "torchgen"}
+_IN_TORCH = {"functorch", "google", "pip", "six", "torchgen", "triton"}
 """Modules of torch's wheel, and of packages that the image has beside it. `google` is of several packages."""
 
 
@@ -64,38 +108,28 @@ def of_the_next_image(
     from orchestrator.fleet.images.build_context import image_pins
 
     nodes = [spec.name for spec in request.nodes if spec.engine == "docker" and facts[spec.name].image is None]
-    own = request.requirements or own_requirements(request)
-    if not nodes or request.image or own or named or not request.imports:
+    adds = request.requirements or request.dockerfile or own_requirements(request)
+    if not nodes or request.image or adds or named or not request.imports:
         return {}
     has = {normal_name(pin) for pin in image_pins()}
     known = {module for module in request.imports if any(normal_name(one) in has for one in packages_of(module))}
     return {module: nodes for module in request.imports if module not in {*known, *OUR_PACKAGES, *_IN_TORCH}}
 
 
+MOST_NAMED = 6
+"""Modules that a note names: a large program has dozens that it imports on demand."""
+
+
 def possible_modules(possible: Mapping[str, str], facts: Mapping[str, NodeFacts]) -> Iterator[str]:
-    """Yield a note for each module that an image lacks and that the script may import later."""
-    for module, nodes in modules_missing(list(facts.values()), possible).items():
-        where = f"{possible[module]} may import {module}"
-        yield f"note: {', '.join(nodes)}: {where}, and the image has no {package_of(module)}"
-
-
-def own_requirements(request: LaunchRequest) -> Path | None:
-    """Return the user's own requirements.txt, in the folder of the code; None where the inventory names a file."""
-    file = (request.workdir or Path()) / REQUIREMENTS
-    return file if request.workdir is not None and not request.requirements and file.is_file() else None
-
-
-def names_of(file: Path | None) -> list[str]:
-    """Return the packages that a file of requirements names."""
-    try:
-        return named_in(file.read_text("utf-8")) if file else []
-    except (OSError, UnicodeDecodeError):
-        return []  # the build will say so
-
-
-def is_named(module: str, named: Sequence[str]) -> bool:
-    """Return whether one of these packages brings the module."""
-    return package_of(module, named) in named
+    """Yield a note on the modules that an image lacks and that the script may import later."""
+    groups: dict[str, list[str]] = {}
+    for module, names in modules_missing(list(facts.values()), possible).items():
+        groups.setdefault(", ".join(names), []).append(module)
+    for nodes, modules in groups.items():
+        where = ", ".join(f"{possible[one]} may import {one}" for one in modules[:MOST_NAMED])
+        more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
+        packages = ", ".join(_shown(package_of(one)) for one in modules[:MOST_NAMED])
+        yield f"note: {nodes}: {where}{more}, and the image has no {packages}"
 
 
 def _is_here(module: str) -> bool:
@@ -104,7 +138,3 @@ def _is_here(module: str) -> bool:
         return find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-def _pip(package: str) -> str:
-    return shlex.join([sys.executable, "-m", "pip", "install", package])

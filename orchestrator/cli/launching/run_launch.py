@@ -199,13 +199,14 @@ def ready(
         build_request(machines, options, earlier or again, os.environ, notify=say_once),
         data_command=checked.needs,
         sizes=checked.sizes,
-        packages={name: command_to_add(name, inventory.image.requirements) for name in checked.packages},
+        packages={name: command_to_add([name], inventory.image.requirements) for name in checked.packages},
     )
     if again and request.code_digest == again.code_digest:
         request = replace(request, code_origin=again.code_origin)  # it may have been fetched from a node
     if not request.image:
-        additions = read_additions(inventory.image).digest
-        request = replace(request, additions=additions, requirements=inventory.image.requirements or "")
+        image = inventory.image
+        additions, dockerfile = read_additions(image).digest, image.dockerfile or ""
+        request = replace(request, additions=additions, requirements=image.requirements or "", dockerfile=dockerfile)
     imports = _imports(code, options)
     request = replace(request, imports=imports.needed)
     if code and not again:

@@ -4,18 +4,23 @@ of it runs."""
 from __future__ import annotations
 
 import ast
-import re
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
+from contract.import_names import normal_name, packages_of
+from orchestrator.fleet.planning.brought_packages import MENTIONED, BroughtModules, brought_by
 from orchestrator.fleet.planning.import_statements import Statement, import_statements
 
 MOST_FILES, MOST_BYTES = 500, 2_000_000
 """Files that are read, and the size of the largest: a larger one is data."""
+MOST_DEPTH, MOST_FOLDERS = 6, 5_000
+"""Folders in which modules are looked for: the others hold data."""
 _GONE = {
     "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "distutils", "imghdr", "imp",
     "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "smtpd", "sndhdr", "spwd", "sunau",
@@ -23,8 +28,6 @@ _GONE = {
 }  # fmt: skip
 """Modules of the standard library of Python 3.11, which the image has, that Python 3.12 or 3.13 has not."""
 STANDARD = sys.stdlib_module_names | _GONE
-_BRINGS_PACKAGES = re.compile(rb"\bsys\.path\b|\bsite\.addsitedir\b|\bpip['\", ]+install\b|\bpip\.main\b")
-"""Text of a script that extends its path, or installs packages: no import of it is certain to fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +55,9 @@ def imports_of(folder: Path, words: Sequence[str], path: Sequence[Path] = ()) ->
     with suppress(RecursionError), catch_warnings():  # best effort; warnings are for the script itself
         simplefilter("ignore")
         reader.read(start, is_script=True)
-    if reader.brings_packages:
-        return Imports(possible=reader.possible | reader.needed)
-    possible = {name: place for name, place in reader.possible.items() if name not in reader.needed}
-    return Imports(needed=reader.needed, possible=possible)
+    needed = {name: place for name, place in reader.needed.items() if not reader.may_bring(name)}
+    possible = {name: place for name, place in (reader.possible | reader.needed).items() if name not in needed}
+    return Imports(needed=needed, possible=possible)
 
 
 @dataclass
@@ -66,7 +68,12 @@ class _Reader:
     possible: dict[str, str] = field(default_factory=dict)
     seen: dict[Path, bool] = field(default_factory=dict)
     """Files that were read, and whether each is imported for certain."""
-    brings_packages: bool = False
+    brought: list[BroughtModules] = field(default_factory=list)
+
+    def may_bring(self, module: str) -> bool:
+        """Whether the program may bring the module itself."""
+        packages = {normal_name(one) for one in packages_of(module)}
+        return any(one.any or packages & {normal_name(name) for name in one.packages} for one in self.brought)
 
     def read(self, file: Path, *, is_script: bool = False, certain: bool = True) -> None:
         """Read one file, and those of the folder that it imports."""
@@ -77,8 +84,9 @@ class _Reader:
             if file.stat().st_size > MOST_BYTES:
                 return
             text = file.read_bytes()
-            self.brings_packages = self.brings_packages or bool(_BRINGS_PACKAGES.search(text))
             tree = ast.parse(text)
+            if MENTIONED.search(text):
+                self.brought.append(brought_by(tree))
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             return  # the script itself will say so
         for statement, sure in import_statements(tree.body, is_script=is_script):
@@ -122,10 +130,20 @@ class _Reader:
 
     def _anywhere(self, top: str) -> bool:
         """Whether the folder has a module of this name somewhere, or a folder of its own at a place of the path."""
-        if any((place / top).is_dir() for place in self.places):
-            return True
-        patterns = [f"{depth}{top}{end}" for depth in ("", "*/", "*/*/") for end in (".py", "/*.py", "*.so")]
-        return any(next(self.folder.glob(pattern), None) for pattern in patterns)
+        return top in self._modules or any((place / top).is_dir() for place in self.places)
+
+    @cached_property
+    def _modules(self) -> frozenset[str]:
+        """Names of all modules of the folder: a program may extend its path by any folder of it."""
+        found: set[str] = set()
+        for number, (path, folders, files) in enumerate(os.walk(self.folder)):
+            depth = len(Path(path).relative_to(self.folder).parts)
+            folders[:] = [one for one in folders if one[0] != "." and depth < MOST_DEPTH]
+            names = [name for name in files if name.endswith((".py", ".so"))]
+            found |= {name.partition(".")[0] for name in names} | ({Path(path).name} if depth and names else set())
+            if "pyvenv.cfg" in files or number > MOST_FOLDERS:
+                folders.clear()
+        return frozenset(found)
 
     def _shown(self, file: Path) -> str:
         return str(file.relative_to(self.folder)) if file.is_relative_to(self.folder) else file.name
