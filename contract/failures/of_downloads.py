@@ -17,6 +17,12 @@ _NO_WAY_OUT = (
     r"|No route to host|Network is unreachable|\[Errno -[235]\]|\bcurl: \(6\)"
 )
 """A node without name server or way to the internet: its next try finds none either."""
+_NOT_BROUGHT = (
+    r"[Cc]ouldn't connect to '?https?://huggingface\.co|LocalEntryNotFoundError|OfflineModeIsEnabled"
+    r"|in the (?:local cache|cached files)\b|Please use the NLTK Downloader to obtain the resource"
+    r"|If you were trying to load it from 'https://huggingface"
+)
+"""Libraries that have tried for themselves, and have nothing in their cache: a restart begins with the same cache."""
 
 DOWNLOADS = (
     configuration(
@@ -49,6 +55,7 @@ DOWNLOADS = (
         r"\[SSL: [A-Z_0-9]{3,80}\]|unable to get local issuer certificate|SSL certificate problem",
         r"(?:[Cc]ouldn't|[Cc]annot|[Cc]an't|could not|Failed to) (?:connect to|reach|resolve) .{0,40}huggingface\.co",
         r"LocalEntryNotFoundError|OfflineModeIsEnabled",
+        r"Can't load .{1,80} (?:for|of) '(?![./~]).{1,200}'\. If you were trying to load it from 'https://huggingface",
         r"Couldn't reach .{1,300}(?:on the Hub|https?://|\(\w{0,40}Error)|Couldn't reach https?://",
         r"Couldn't find .{0,400}(?:on|from) the (?:Hugging Face )?Hub either",
         r"doesn't exist on the (?:\S{1,20} ){0,2}Hub either",
@@ -72,6 +79,6 @@ DOWNLOADS = (
         r"curl: \((?:5|6|7|22|28|35|56|60)\)|wget: (?:unable|can't|bad)|fatal: unable to access '",
         r"(?:Error|Exception): (?:[Uu]nable|[Ff]ailed|[Cc]ould not"
         r"|[Cc]annot) (?:to )?(?:download|fetch|retrieve) .{0,300}https?://",
-        final=_NO_WAY_OUT,
+        final=f"{_NO_WAY_OUT}|{_NOT_BROUGHT}",
     ),
 )
