@@ -190,7 +190,7 @@ def build_images(
         absent = [profile for profile, nodes in lacking.items() if nodes or options.no_cache]
         what = image_words(absent, packages)
         where = f"on each of {_names(specs)}" if options.each_node else f"and copy it to {_names(specs)}"
-        if absent and not agreed(f"Build {what}, {where}?", yes=yes, default=True):
+        if absent and not agreed(f"Build {what}, {where}?", yes=yes, default=True, ends=True):
             return None
         with progress_view(quiet=quiet) as view:
             placed = provide_images(options, specs, reached, controller, view.notify, images)
@@ -220,7 +220,7 @@ def _bring(
     from orchestrator.fleet.images.reference import provide_reference
     from orchestrator.nodes.local import LocalNode
 
-    if not agreed(f"Copy {reference} to {_names(specs)}?", yes=yes, default=True):
+    if not agreed(f"Copy {reference} to {_names(specs)}?", yes=yes, default=True, ends=True):
         say("nothing was copied")
         return EXIT_INTERRUPTED
     folders = {spec.name: spec.folder(project) for spec in specs}

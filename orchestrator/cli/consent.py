@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 
 import typer
@@ -32,11 +32,22 @@ def can_ask() -> bool:
     return _answering.get() is not None or sys.stdin.isatty()
 
 
-def agreed(question: str, *, yes: bool, default: bool = False) -> bool:
-    """Ask on stderr, which leaves stdout for data, and return whether the answer is yes."""
+def agreed(question: str, *, yes: bool, default: bool = False, ends: bool = False) -> bool:
+    """Ask on stderr, which leaves stdout for data, and return whether the answer is yes.
+
+    `ends`: the command ends on a no, and says that nothing was done; so Ctrl-C is one, too.
+    """
     require_consent(yes=yes)
+    if yes:
+        return True
     ask = _answering.get() or (lambda question, default: typer.confirm(question, default=default, err=True))
-    return yes or bool(ask(question, default))
+    try:
+        with _line_ended():
+            return bool(ask(question, default))
+    except typer.Abort:
+        if ends:
+            return False
+        raise
 
 
 def chosen(question: str, names: Sequence[str], *, yes: bool, default: bool = False) -> tuple[str, ...]:
@@ -70,8 +81,19 @@ def asked(question: str, *, default: str | None = None, hidden: bool = False) ->
         raise UsageError(f"no terminal to ask on: {question}")
     if writer := _writing.get():
         return writer(question)
-    answer: str = typer.prompt(question, default=default, hide_input=hidden, err=True)
+    with nullcontext() if hidden else _line_ended():  # after a hidden one, Typer ends the line
+        answer: str = typer.prompt(question, default=default, hide_input=hidden, err=True)
     return answer
+
+
+@contextmanager
+def _line_ended() -> Iterator[None]:
+    """End the line of a question that Ctrl-C has answered: the message about it is another one."""
+    try:
+        yield
+    except typer.Abort:
+        sys.stderr.write("\n")
+        raise
 
 
 _writing: ContextVar[Callable[[str], str] | None] = ContextVar("writing", default=None)

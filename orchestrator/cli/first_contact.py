@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.consent import asked, can_ask, chosen
 from orchestrator.cli.report import report_error, report_errors, say
 from orchestrator.cli.trust import TIMEOUT_S, accept_keys, is_known, shown_by
+from orchestrator.render.printable import counted
 from orchestrator.specs.errors import NodeUnreachableError, OrchError
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
@@ -25,28 +26,65 @@ Place = tuple[str, int]
 
 @dataclass(kw_only=True)
 class _Passwords:
-    """Passwords that were accepted, in memory alone, and the machines on which the last one is tried unasked.
+    """Passwords that were accepted, in memory alone, and the machines on which the last one is tried.
 
     A machine that has merely been found, or that a file names, may be a stranger's: its sshd would read a password that
     works elsewhere.
     """
 
     tried_on: set[str]
-    """Names of machines that the user has named, or whose host key was known before."""
+    """Names of machines that the user has typed, whose host key was known before, or that get it by consent."""
+    listed: Collection[str] = ()
+    """Names of machines of a file, which may share a password once the user has seen the list of them."""
+    each: bool = False
+    """Whether a password is asked for on each machine."""
     accepted: list[str] = field(default_factory=list)
 
+    def tried(self, spec: NodeSpec) -> list[str]:
+        """Return the password that is tried on this machine before one is asked for, if any."""
+        return self.accepted[-1:] if spec.name in self.tried_on and not self.each else []
 
-def let_in(specs: Sequence[NodeSpec], *, named: Collection[str] = (), yes: bool) -> list[NodeSpec]:
+    def shared_by(self, specs: Sequence[NodeSpec]) -> list[str]:
+        """Return the names of machines that may get the password of another one only if the user agrees to that."""
+        if self.each or len(specs) < 2:
+            return []
+        return [
+            spec.name for spec in specs if spec.name in self.listed and spec.name not in self.tried_on and is_near(spec)
+        ]
+
+
+def is_near(spec: NodeSpec) -> bool:
+    """Return whether a machine has an address of a private network: a file can name any machine of the internet."""
+    from ipaddress import ip_address
+
+    from orchestrator.nodes.ssh_config import login_of
+    from orchestrator.nodes.ssh_connection import resolve
+
+    try:
+        return ip_address(resolve(login_of(spec).spec)).is_private
+    except (OrchError, ValueError):
+        return False
+
+
+def let_in(
+    specs: Sequence[NodeSpec],
+    *,
+    named: Collection[str] = (),
+    listed: Collection[str] = (),
+    each: bool = False,
+    yes: bool,
+) -> list[NodeSpec]:
     """Return the machines that let the user's key in; the errors of the others are reported.
 
-    `named`: names of machines that the user has typed. Jump hosts come first, also those that are not among the
-    machines: the others are asked through them.
+    `named`: names of machines that the user has typed; `listed`: those of a file that the user has named; `each`: ask
+    for a password on each machine. Jump hosts come first, also those that are not among the machines: the others are
+    asked through them.
     """
     ways = _ways(specs)
     if hops := [spec.name for spec, _ in ways.values() if spec not in specs]:
         say(f"jump hosts on the way, which get your key first: {', '.join(hops)}")
     done: dict[Place, bool] = {}
-    passwords = _Passwords(tried_on=set(named))
+    passwords = _Passwords(tried_on=set(named), listed=listed, each=each)
     for length in sorted({len(way) for _, way in ways.values()}):
         round_ = []
         for place, (spec, way) in ways.items():
@@ -133,20 +171,17 @@ def _copied(
     from orchestrator.nodes.ssh_config import login_of
 
     keys = {spec.name: public_key(login_of(spec)) for spec in specs}
-    places = ", ".join(_login_name(spec) for spec in specs)
-    question = f"Copy your public key to {places}?"
-    if None in keys.values():
-        question = (
-            f"You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase, and copy its public key to {places}?"
-        )
-    agreed_on = chosen(question, list(keys), yes=yes, default=True)
+    sharing = [] if yes else passwords.shared_by(specs)
+    question = _question(specs, sharing, has_key=None not in keys.values())
+    agreed_on = chosen(question, list(keys), yes=yes, default=not sharing)
+    passwords.tried_on |= set(sharing) & set(agreed_on)
     if any(keys[name] is None for name in agreed_on):
         say(f"made {make_key()}")
         keys = {spec.name: public_key(login_of(spec)) for spec in specs}
     report_errors(error for error in refusals if keys.get(error.node, "") is None)
-    if len(agreed_on) > 1 and not passwords.accepted:
+    if len(agreed_on) > 1 and not passwords.accepted and not passwords.each:
         own = [name for name in agreed_on if name not in passwords.tried_on]
-        if len(own) < len(agreed_on):
+        if len(own) < len(agreed_on) and not sharing:
             say("the password of the last machine is tried on the next, and asked for again where it is refused")
         if own:
             say(f"asked for each, as they were not typed here and their host keys are new: {', '.join(own)}")
@@ -167,6 +202,20 @@ def _copied(
     if done:
         say(f"key copied, and accepted: {', '.join(spec.name for spec in done)}")
     return done
+
+
+def _question(specs: Sequence[NodeSpec], sharing: Sequence[str], *, has_key: bool) -> str:
+    """Return the question for consent, after the places that it is about. `sharing`: machines that get one password."""
+    places = [_login_name(spec) for spec in specs]
+    to = places[0] if len(places) == 1 else f"these {counted(len(places), 'machine')}"
+    if len(places) > 1:
+        named = (f"{spec.name} ({place})" for spec, place in zip(specs, places, strict=True))
+        say(f"without your key: {', '.join(named)}")
+    if sharing:
+        whose = "each of them gets" if len(sharing) == len(specs) else f"{', '.join(sharing)} get"
+        say(f"their host keys are new: {whose} the password that you type (--ask-each: one for each)")
+    made = "You have no SSH key. Make ~/.ssh/id_ed25519, without a passphrase, and copy its public key to"
+    return f"{'Copy your public key to' if has_key else made} {to}{', with one password' if sharing else ''}?"
 
 
 def _copy(spec: NodeSpec, key: str, passwords: _Passwords) -> None:
@@ -205,7 +254,7 @@ def _by_password(spec: NodeSpec, passwords: _Passwords) -> SshNode:
 
     place = _login_name(spec)
     for left in range(TRIES, 0, -1):
-        known = passwords.accepted[-1:] if left == TRIES and spec.name in passwords.tried_on else []
+        known = passwords.tried(spec) if left == TRIES else []
         password = known[0] if known else asked(f"Password of {place}", hidden=True)
         node = SshNode(spec, password=password)
         try:

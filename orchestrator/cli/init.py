@@ -42,14 +42,17 @@ def init(
     ),
     file: Path = typer.Option(Path("inventory.yaml"), "--file", "-f", metavar="FILE", help="File to write."),
     force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
+    ask_each: bool = typer.Option(
+        False, "--ask-each", help="Ask for the SSH password of each machine, not once for all."
+    ),
     yes: YesOption = False,
 ) -> int:
     """Write inventory.yaml for machines that you reach by SSH, and copy your public key to them.
 
     Shows all host keys at once, copies your public key with a password that is asked for and never stored, and looks
-    at each machine. A password is tried only on machines that you type or whose host key is known already. With -i,
-    for the machines of that inventory, which is left as it is. Can be repeated: finished
-    steps are skipped. Exit code 5: some machines were left out; 4: all were.
+    at each machine. A password is tried only on machines that you type, whose host key is known already, or of which
+    you have agreed to that. With -i, for the machines of that inventory, which is left as it is. Can be repeated:
+    finished steps are skipped. Exit code 5: some machines were left out; 4: all were.
     """
     require_consent(yes=yes)
     if local and (machines or scan or user):
@@ -57,7 +60,7 @@ def init(
     if given := inventory or invocation.current.inventory:
         if machines or scan or user or local:
             raise UsageError(f"-i {given} names the machines: no machine, --scan, --user or --local goes with it")
-        return _of_inventory(given, yes=yes)
+        return _of_inventory(given, each=ask_each, yes=yes)
     if file.exists() and yes and not force:
         raise UsageError(f"{file} is there already; nothing was done", hint="--force replaces it; --file names another")
     if local:
@@ -67,12 +70,14 @@ def init(
         specs = list(_specs([*typed, *found], user, yes=yes))
         places = {word if ":" in word else f"{word}:22" for word in found}
         named = [spec.name for spec in specs if f"{spec.address}:{spec.port}" not in places]
-        fit = let_in(specs, named=named, yes=yes)
+        fit = let_in(specs, named=named, each=ask_each, yes=yes)
     left_out = [spec.name for spec in specs if spec not in fit]
     if not fit:
         say("no machine can be used; nothing was written")
         return exit_code(len(specs), len(specs))
-    if left_out and not agreed(f"Leave out {', '.join(left_out)} and write the others?", yes=yes, default=True):
+    if left_out and not agreed(
+        f"Leave out {', '.join(left_out)} and write the others?", yes=yes, default=True, ends=True
+    ):
         say("nothing was written; what was done on the machines stays: repeat this command")
         return EXIT_INTERRUPTED
     if not write_inventory(fit, file, force=force, yes=yes):
@@ -88,10 +93,10 @@ def this_computer(engine: str = "") -> Inventory:
     return parse_inventory(f"nodes: {{here: {{address: 127.0.0.1, connection: local{own}}}}}", filename="this computer")
 
 
-def _of_inventory(file: Path, *, yes: bool) -> int:
+def _of_inventory(file: Path, *, each: bool, yes: bool) -> int:
     """Bring the key to the machines of an inventory, and look at them."""
     specs = load_inventory(file).inventory.nodes
-    fit = let_in(specs, yes=yes)
+    fit = let_in(specs, listed=[spec.name for spec in specs], each=each, yes=yes)
     if left_out := [spec.name for spec in specs if spec not in fit]:
         say(f"without your key: {', '.join(left_out)}; {file} was left as it is")
     if fit:
@@ -175,11 +180,15 @@ def _next_after_a_look(specs: Sequence[NodeSpec]) -> str:
     say(f"looking at {counted(len(specs), 'machine')}")
     with connected(specs) as nodes:
         outcomes = gather_facts(nodes, LaunchRequest(project="orch", nodes=tuple(specs)))
-    failed = report_errors(outcome.error for outcome in outcomes)
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    without = [error for error in errors if isinstance(error, EngineError)]
+    report_errors(error for error in errors if error not in without)
     facts = {outcome.item.name: outcome.result for outcome in outcomes if outcome.result}
     for finding in quick_look([spec for spec in specs if spec.name in facts], facts, {}):
         if not finding.id.startswith("image."):
             say(f"{sentence([finding.node], finding)} [{finding.id}]\n  → {finding.fix}")
-    if any(isinstance(error, EngineError) for error in failed):
+    for reason in dict.fromkeys(error.message for error in without):
+        say(f"{', '.join(error.node for error in without if error.message == reason)}: {reason}")
+    if without:
         return "setup"
-    return "doctor" if failed else "build"
+    return "doctor" if errors else "build"

@@ -23,7 +23,7 @@ AFTER_INTERRUPT = {
     "build": "the builder stops; finished steps and nodes that have the image keep it, and the same command continues",
     "prepare": "it has stopped; the same command continues if it has begun to write, otherwise nothing is left",
     **dict.fromkeys(("launch", "runs rerun"),
-                    "nothing of it runs on the nodes; code and data that were copied are used by the next launch"),
+                    "nothing of it runs on the nodes; what was built or copied for it is used by the next launch"),
     "resume": "the run was not started again; its checkpoints stay, and the same command resumes it",
     "restart": "a run that is stopped by now is resumed by: orch resume RUN; otherwise it continues: orch status",
     "stop": "a run whose nodes have the request continues stopping: orch status; otherwise it continues",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from contract.run_folder import CODE_FOLDER
 from orchestrator.cli.completion import run_ids
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption
@@ -24,6 +26,8 @@ orch pull
 orch pull RUN --to ~/results
 orch pull RUN output/model.pt 'logs/*.csv'
 """
+MOST_NAMED = 4
+"""Files of the user's script that are printed."""
 
 
 def pull(
@@ -82,7 +86,15 @@ def pull(
     moved = f"{brought.moved / 1e6:.1f} MB copied" if brought.moved else "already here"
     size = sum(file.size for file in files)
     say(f"✓ run {run_id}: {counted(len(files), 'file')}, {size / 1e6:.1f} MB in {brought.folder} ({moved})")
+    if own := [file.target for file in files if file.target.startswith(f"{CODE_FOLDER}/")]:
+        _say_own([str(brought.folder / name) for name in own])
     return EXIT_OK
+
+
+def _say_own(names: Sequence[str]) -> None:
+    """Name the files that the user's script wrote beside itself, such as a model."""
+    more = f", and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    say(f"  written in the folder of your script: {', '.join(names[:MOST_NAMED])}{more}")
 
 
 def _say_changes(brought: Brought) -> None:

@@ -79,7 +79,7 @@ def setup(
             if plan.refused:
                 report_error(PreflightError(plan.refused, node=plan.node, hint=plan.hint))
         if ready and not dry_run:
-            if not agreed(_question(ready), yes=yes):
+            if not agreed(_question(ready), yes=yes, ends=True):
                 say("nothing was changed")
                 return EXIT_INTERRUPTED
             results = _carry_out(ready, able, quiet=output.as_json)

@@ -136,7 +136,7 @@ def accept_keys(
     accepted = _accepted(new, yes=yes)
     files = {str(accept(one.address, one.port, one.key, one.names)) for one in accepted}
     if accepted:
-        say(f"host key kept in {', '.join(files)}: {', '.join(one.name for one in accepted)}")
+        say(f"host keys saved in {', '.join(files)}: {', '.join(one.name for one in accepted)}")
     trusted += [one.name for one in accepted]
     return [outcome.item for outcome in outcomes if outcome.item.name in trusted], failed
 

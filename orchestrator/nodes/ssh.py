@@ -225,6 +225,8 @@ class SshNode:
         if "podman" in self.run(["docker", "--version"], timeout_s=10).stdout.lower():
             return "its program docker is Podman's; orch runs ranks in Docker Engine: orch explain engine.podman"
         answer = self.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=10)
+        if answer.exit_code == 127:  # as of a shell
+            return "Docker is not installed"
         return answer.stderr.strip().rsplit("\n", 1)[-1] if answer.exit_code else ""
 
 

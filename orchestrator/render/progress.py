@@ -19,9 +19,8 @@ from orchestrator.nodes.interface import Progress
 from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 
-EVERY_S, LONG_EVERY_S = 10.0, 30.0
-"""Between two plain lines about the same thing; the second once it has taken `LONG_S`."""
-LONG_S = 60.0
+EVERY_S, LONG_EVERY_S = 30.0, 120.0
+"""Between two plain lines about the same thing: as long as it has taken so far, within these bounds."""
 STEADY_S = 2.0
 """Seconds of a transfer before its rate is shown."""
 LONGEST = 120
@@ -43,7 +42,8 @@ class ProgressView:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`lines`: plain ones on a terminal, too; `notes`: a text without a total is a line that stays, not a bar."""
+        """`lines`: plain ones on a terminal, too; `notes`: a text without a total, or of a step that is done, is a line
+        that stays, not a bar."""
         self._notes = notes
         self._console = console or stderr()
         self._quiet = quiet
@@ -93,7 +93,7 @@ class ProgressView:
             return
         with self._lock:
             amount = f"{_amount(progress)}{self._pace(node, text, progress)}"
-            if self._bars and not (self._notes and not progress.total and not progress.done):
+            if self._bars and not (self._notes and progress.total == progress.done <= 1):
                 self._move(self._bars, node, text, progress, amount)
             else:
                 self._say(node, text, progress, amount)
@@ -149,7 +149,7 @@ class ProgressView:
             if same:
                 return
             node = ", ".join(self._finished.pop(text))
-        if not state.ended and now - printed < (LONG_EVERY_S if now - since >= LONG_S else EVERY_S):
+        if not state.ended and now - printed < min(LONG_EVERY_S, max(EVERY_S, printed - since)):
             return
         self._said[text] = (now, since)
         if len(same) > 1 and progress.total and not state.ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
@@ -18,10 +18,12 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by, writing_by
 from orchestrator.cli.context import load_inventory
+from orchestrator.cli.first_contact import is_near
 from orchestrator.fleet.readiness.find_machines import announced_machines, find_machines, subnet
 from orchestrator.nodes.first_login import authorize
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.inventory_files.inventory_file import parse_inventory
 from tests.contract.sshd import ADDRESS, command_of, free_port, sshd
 from tests.contract.test_trust import saying, serving
 
@@ -97,8 +99,8 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     ) -> tuple[int, str]:
         left, questions = list(typed), list[str]()
 
-        def person(question: str, _default: bool) -> bool | str:
-            questions.append(question)
+        def person(question: str, default: bool) -> bool | str:
+            questions.append(f"{question} [{'y' if default else 'n'}]")
             return next((text for part, text in answers.items() if part in question), refusing not in question)
 
         with answering_by(person if terminal else None), writing_by(lambda question: left.pop(0)):
@@ -126,7 +128,8 @@ def test_from_a_password_to_an_inventory_and_again(init: Init, tmp_path: Path) -
         assert code == 0, said
         public = (tmp_path / ".ssh/id_ed25519.pub").read_text().strip()
         assert (first.keys, second.keys) == ([public], [public])
-        assert said.count("and copy its public key to ana@") == said.count("Are these their keys?") == 1
+        assert said.count("and copy its public key to these 2 machines?") == said.count("Are these their keys?") == 1
+        assert f"without your key: node1 ({words[0]}), node2 ({words[1]})\n" in said
         assert "Copy your public key" not in said  # the same question offers the new one
         shown = [line.split() for line in said.splitlines() if "SHA256:" in line]
         assert [line[0] for line in shown] == ["node1", "node2"]
@@ -209,7 +212,7 @@ def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: 
         ports = [word.rpartition(":")[2] for word in words]
         hosts = "".join(f"n{port} ansible_host={ADDRESS} ansible_port={port} ansible_user=ana\n" for port in ports)
         (tmp_path / "hosts.ini").write_text(f"[lab]\n{hosts}")
-        code, said = init("-i", "hosts.ini", typed=(RIGHT, "a", "b", "c"))  # a file may name a stranger's machine
+        code, said = init("-i", "hosts.ini", "--ask-each", typed=(RIGHT, "a", "b", "c"))
         assert code == 5, said
         assert second.tries == ["a", "b", "c"]
         assert f"without your key: n{ports[1]}; hosts.ini was left as it is" in said
@@ -219,6 +222,41 @@ def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: 
         code, said = init("-i", "hosts.ini", typed=(RIGHT,))
         assert (code, len(first.keys), len(second.keys)) == (0, 1, 1), said
         assert init("-i", "hosts.ini", "10.0.0.1")[0] == 2
+
+
+def hosts(words: Sequence[str]) -> None:
+    """Write hosts.ini with these machines."""
+    ports = [word.rpartition(":")[2] for word in words]
+    lines = [
+        f"n{number} ansible_host={ADDRESS} ansible_port={port} ansible_user=ana" for number, port in enumerate(ports)
+    ]
+    Path("hosts.ini").write_text("[lab]\n" + "\n".join(lines) + "\n")
+
+
+def test_machines_of_a_file_share_a_password_once_all_of_them_were_seen(init: Init) -> None:
+    first, second, third = Machine(), Machine(), Machine()
+    with machines(first, second, third) as words:
+        hosts(words)
+        code, said = init("-i", "hosts.ini", typed=(RIGHT,), answers={"with one password": "n0,n2"})
+        assert (code, [len(one.tries) for one in (first, second, third)]) == (5, [1, 0, 1]), said
+
+
+def test_the_list_of_those_machines_names_their_addresses(init: Init) -> None:
+    first, second = Machine(), Machine()
+    with machines(first, second) as words:
+        hosts(words)
+        code, said = init("-i", "hosts.ini", typed=(RIGHT,))
+    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), said
+    assert f"without your key: n0 ({words[0]}), n1 ({words[1]})\n" in said
+    assert "their host keys are new: each of them gets the password that you type (--ask-each: one for each)\n" in said
+    assert "to these 2 machines, with one password? [n]" in said
+
+
+@pytest.mark.parametrize(("address", "shares"), [("192.168.1.11", True), ("10.0.0.1", True), ("8.8.8.8", False)])
+def test_only_a_machine_of_a_private_network_may_share_a_password_by_consent(address: str, shares: bool) -> None:
+    """A cloned file may name any machine of the internet."""
+    (spec,) = parse_inventory(f"nodes: {{n0: {{address: {address}}}}}", filename="hosts").nodes
+    assert is_near(spec) is shares
 
 
 def test_a_changed_key_leads_back_to_this_command(init: Init, tmp_path: Path) -> None:

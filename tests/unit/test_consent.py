@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from contract.data_check import DAMAGED, SUMS
 from orchestrator.cli.consent import agreed, answering_by, chosen
@@ -190,6 +191,22 @@ def test_somebody_who_says_no_is_heard(
     ran = orch(*command, *words, *as_json, on=here, says=False)
     assert ran.asked, ran.err
     assert json.dumps(changes(), default=str) == before
+
+
+@pytest.mark.parametrize("command", SCENES, ids=" ".join)
+def test_ctrl_c_at_a_question_changes_nothing_and_has_one_message(
+    orch: Orch, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    def interrupted(_question: str) -> bool:
+        raise typer.Abort
+
+    here, words, changes = SCENES[command](orch, tmp_path)
+    before = json.dumps(changes(), default=str)
+    ran = orch(*command, *words, on=here, says=interrupted)
+    assert (ran.code, json.dumps(changes(), default=str)) == (130, before), ran.err
+    last = ran.err.rpartition("\n\n")[2].strip().splitlines()  # below the line of the question
+    assert len(last) == 1, ran.err
+    assert last[0].startswith(("interrupted: ", "nothing was ")), ran.err
 
 
 def test_a_lab_that_holds_models_says_which_and_how_to_keep_them(orch: Orch, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.fleet.images.distribute_image import distribute_image
+from orchestrator.fleet.images.image_archive import COMPRESSING, SAVING
 from orchestrator.nodes.interface import Completed, Progress
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.facts import ImageFacts
@@ -134,8 +135,8 @@ def test_nodes_that_wait_see_bytes_of_the_save_and_of_the_compression(tmp_path: 
     nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2)]
     image = replace(IMAGE, size_bytes=9_000_000)
     distribute_image(image, ["it:1"], source, nodes, FOLDERS, lambda *one: told.append(one))
-    for what in ("saved", "compressed"):
-        waits = [(name, one.done, one.total) for name, one in told if one.text == f"waiting for the image to be {what}"]
+    for what in (SAVING, COMPRESSING):
+        waits = [(name, one.done, one.total) for name, one in told if one.text == what]
         assert {name for name, _, _ in waits} == {"alpha", "beta"}
         assert all(0 <= done < total for _, done, total in waits)
         assert max(done for _, done, _ in waits) > 8_000_000

@@ -49,6 +49,8 @@ def here(tmp_path: Path) -> Shelves:
     for name in ("alpha", "beta"):
         write_checkpoint(shelves.root(name), 80)
     (run / "checkpoints" / ".tmp-step").write_text("unfinished")
+    (run / "attempts" / "0").mkdir(parents=True)
+    (run / "attempts" / "0" / "owner").write_text("ana")
     return shelves
 
 
@@ -80,7 +82,7 @@ CHECKPOINT = {f"checkpoints/step-00000080/{name}" for name in ("state.pt", "voca
 
 
 def test_all_that_the_run_wrote_comes_once(orch: Orch) -> None:
-    """Not the code that it was launched with, the token or the plan; a file that differs is kept by node."""
+    """Not the code that it was launched with, nor orch's own files; a file that differs is stored by node."""
     ran = orch()
     assert ran.code == 0, ran.err
     came = files_in(HERE)
@@ -90,6 +92,7 @@ def test_all_that_the_run_wrote_comes_once(orch: Orch) -> None:
     assert came["code/log.txt"] == b"of alpha\n"
     assert came["nodes/gamma/code/log.txt"] == b"of gamma\n"
     assert f"✓ run {RUN}: 7 files" in ran.err
+    assert f"  written in the folder of your script: {HERE}/code/log.txt, {HERE}/code/out/model v1.pt\n" in ran.err
     assert ran.err.count("copying") == 1, "one line on the node with several files; the last line has the end"
 
 

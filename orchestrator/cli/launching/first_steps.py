@@ -74,7 +74,7 @@ class FirstSteps:
         say("needed first:")
         for line in self.lines():
             say(f"  {line}")
-        return agreed("Do that, and start the run?", yes=yes, default=True)
+        return agreed("Do that, and start the run?", yes=yes, default=True, ends=True)
 
     def carry_out(self, inventory: Inventory, specs: Sequence[NodeSpec], *, quiet: bool) -> None:
         """Write the inventory and build the images. PreflightError: a node did not get its image."""

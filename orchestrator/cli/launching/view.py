@@ -258,7 +258,7 @@ def confirm(plan: Plan, question: str = "Start it?", *, over: bool = False) -> b
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
     tell_notes(plan)
-    return agreed("Start it from the beginning?" if over else question, yes=False, default=not over)
+    return agreed("Start it from the beginning?" if over else question, yes=False, default=not over, ends=True)
 
 
 def tell_changes(before: Plan, plan: Plan) -> None:

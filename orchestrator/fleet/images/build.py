@@ -205,6 +205,7 @@ def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notif
     image = _present(node, recipe)
     if image is None:
         raise EngineError(f"built {recipe.content_tag}, but the engine does not show it", node=node.name)
+    notify(node.name, Progress(text="image built", done=1, total=1))
     return image
 
 

@@ -29,7 +29,7 @@ _LEVEL = 1
 """Measured on an image of 1.2 GB: a third of the bytes at 80 MB/s and core; higher levels cost more than they save."""
 
 
-SAVING, COMPRESSING = "waiting for the image to be saved", "waiting for the image to be compressed"
+SAVING, COMPRESSING = "saving the image here", "compressing the image"
 
 
 def _unreported(_what: str, _done: int, _total: int) -> None:

@@ -69,7 +69,7 @@ def bring(
 
         def copy(target: ProjectDir) -> None:
             copy_from_first(holders, lambda source: _copy(artifact, source, target, notify), target.node.name)
-            notify(target.node.name, Progress(text=f"{artifact.what} copied"))
+            notify(target.node.name, Progress(text=f"{artifact.what} copied", done=1, total=1))
 
         results_of(fan_out(lacking, copy, timeout_s=TRANSFER_TIMEOUT_S))
     if artifact.what == "data":
@@ -82,11 +82,11 @@ def _send(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], notif
 
     def send_code(target: ProjectDir) -> None:
         if upload_code(target.node, folder, artifact.run_folder(target), artifact.digest, artifact.without):
-            notify(target.node.name, Progress(text="changed code copied"))
+            notify(target.node.name, Progress(text="changed code copied", done=1, total=1))
 
     def send_agent(target: ProjectDir) -> None:
         upload_data(target.node, folder, artifact.place(target), run_id=artifact.run_id, only=agent_entries())
-        notify(target.node.name, Progress(text="agent copied"))
+        notify(target.node.name, Progress(text="agent copied", done=1, total=1))
 
     if artifact.what == "data":
         send_data(artifact, folder, lacking, notify)

@@ -17,7 +17,7 @@ from orchestrator.store.run_names import KnownRun, resolve
 
 MOST_FILES = 200_000
 OURS = re.compile(
-    r"agents\.token|plan\.json|code-[0-9a-f]+\.list|(?:checkpoints/)?\.[^/]*(?:/.*)?"
+    r"agents\.token|attempts/.*|plan\.json|code-[0-9a-f]+\.list|(?:checkpoints/)?\.[^/]*(?:/.*)?"
     r"|secrets/.*|(?:submitted|place|over|job)-[0-9]+\.(?:json|sbatch)|ended\.[0-9.]+|progressed"
     r"|logs/(?:batch\.)?[0-9.]+\.log"
 )
