@@ -42,6 +42,8 @@ RELAYED_FROM = 8_000_000
 """Bytes from which nodes send on to each other: less is sent sooner than a chain is set up."""
 SPARE_BYTES = 256 * CHUNK
 """Free space to leave on a node: a full disk would make the next checkpoint fail."""
+FAR = 8
+"""Times that a rate is below another one, from which it is not used."""
 MOST_SOURCES = 3
 """Nodes from which a node tries to receive, before the controller sends to it."""
 REPORTS_PER_S = 20
@@ -157,6 +159,8 @@ class _Relay:
     """While it receives; None: the controller."""
     refused: list[_Relay] = field(default_factory=list)
     """Former sources."""
+    slow: list[_Relay] = field(default_factory=list)
+    """Those of them that were left as they were slow, as is what comes through them."""
     wrong: set[int] = field(default_factory=set)
     """Files of which it had got wrong bytes."""
     doubt: str = ""
@@ -174,6 +178,10 @@ class _Relay:
     reported_at: float = field(default_factory=time.monotonic)
     moved: tuple[int, float] = field(default_factory=lambda: (0, time.monotonic()))
     """Bytes that had come and were verified, and when they had; or when nothing was due."""
+    window: tuple[int, float] = field(default_factory=lambda: (0, time.monotonic()))
+    """Bytes that had come from its source, and when: its rate is measured from there on."""
+    rate: float = 0.0
+    """Bytes a second of the last such time; of what the controller sends, by the controller's own count."""
     orders: SimpleQueue[bytes | RelayWants | None] = field(default_factory=SimpleQueue)
 
     @property
@@ -183,6 +191,11 @@ class _Relay:
     @property
     def is_over(self) -> bool:
         return self.state in (RelayState.COMPLETE, RelayState.ENDED)
+
+    @property
+    def came(self) -> int:
+        """Bytes so far, to compare with those at another time while its source is the same."""
+        return self.last.received if self.source else self.fed
 
     def outcome(self) -> Outcome[Destination, Delivered]:
         if self.state is not RelayState.COMPLETE:
@@ -195,13 +208,14 @@ class _Relay:
         if not self.port or self.doubt or self in other.refused or self.target.skipped > other.target.skipped:
             return False
         first: _Relay | None = self
-        while first and first.state is RelayState.RECEIVING and not other.wrong:
+        while first and first.state is RelayState.RECEIVING and not other.wrong and first not in other.slow:
             first = first.source
         return first is None or (first.state is RelayState.COMPLETE and not first.closed)
 
     def receive_from(self, source: _Relay | None) -> None:
         self.state, self.source = RelayState.RECEIVING, source
         self.moved = (self.last.received + self.last.verified, time.monotonic())
+        self.window = (self.came, time.monotonic())
         order = PullFrom(source=source.name, address=source.address, port=source.port) if source else PullFrom()
         self.orders.put(encode(order))
 
@@ -275,6 +289,8 @@ class _Transfer:
     limits: RelayLimits
     reports: SimpleQueue[tuple[_Relay, RelayReport | OrchError | None]] = field(default_factory=SimpleQueue)
     began: float = field(default_factory=time.monotonic)
+    has_tried: bool = False
+    """Whether a second node has got content from the controller, as all that came through the first one was slow."""
 
     def run(self) -> None:
         token = secrets.token_hex(32)
@@ -305,6 +321,7 @@ class _Transfer:
                     relay.reported_at = time.monotonic()
                     self._take(relay, report)
                 self._look_at_time(relay, time.monotonic())
+                self._look_at_rate(relay, time.monotonic())
             except Exception as error:
                 relay.close(as_error(error, node=relay.name))
 
@@ -381,6 +398,25 @@ class _Transfer:
                 raise CommandFailedError(problem, node=relay.name, hint=f"orch doctor --nodes {relay.name}")
             return self._leave_source(relay, "too little comes from it")
         return None
+
+    def _look_at_rate(self, relay: _Relay, now: float) -> None:
+        """Leave a source from which far less comes than from the controller to any node. Where the controller sends to
+        one node alone, and that is slow, one other node tries the controller: it may be the node or the link."""
+        came, since = relay.window
+        receiving = relay.state is RelayState.RECEIVING
+        if now - since < self.limits.quiet_s / 3 or not (receiving or relay.rate == 0.0):
+            return
+        relay.window, relay.rate = (relay.came, now), (relay.came - came) / (now - since)
+        source = relay.source
+        direct = [one for one in self.relays if not one.source and (one.fed or one.state is RelayState.RECEIVING)]
+        if not receiving or not source or relay.last.held >= self.content.size:
+            return
+        is_slow = relay.rate * FAR < max((one.rate for one in direct), default=0.0)
+        if not is_slow and not self.has_tried and len(direct) == 1:
+            is_slow = self.has_tried = relay.rate < FAR * self.limits.least_bytes / self.limits.quiet_s
+        if is_slow:
+            relay.slow.append(source)
+            self._leave_source(relay, "far less comes from it than the controller sends")
 
     def _give_sources(self) -> None:
         """Name a source to each node without one: of those that can send, the one that sends to the fewest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -66,6 +66,11 @@ PROGRAMS = {
     "a bad disk": [("out.write(chunk)", "out.write(bytes(len(chunk)))")],
 }  # fmt: skip
 """Changes of the relay program."""
+SLOW = {
+    "sends slowly": [FIRST, (SENT, "                time.sleep(0.5); chunk = chunk[:60_000]\n" + SENT)],
+    "takes slowly": [FIRST, ("out.write(chunk)", "out.write(chunk); time.sleep(len(chunk) / 120_000)")],
+}
+"""The same at 120 kB/s, where 50 kB/s are the least: all would have to wait for 25 s."""
 
 
 class Hostile(LocalNode):
@@ -79,7 +84,7 @@ class Hostile(LocalNode):
             return
         if name in SCRIPTS:
             words = ["sh", "-c", SCRIPTS[name]]
-        for before, after in PROGRAMS.get(name, ()):
+        for before, after in (PROGRAMS | SLOW).get(name, ()):
             assert before in words[-1], before
             words[-1] = words[-1].replace(before, after)
         yield from super().stream(words, **how)  # type: ignore[arg-type]  # as it was called
@@ -88,7 +93,7 @@ class Hostile(LocalNode):
 class Copied:
     """Outcomes by node, what was shown, and whose disk has the file."""
 
-    def __init__(self, folder: Path, behaviour: str, hostile: str = "alpha") -> None:
+    def __init__(self, folder: Path, behaviour: str, hostile: str = "alpha", until: Collection[str] = ()) -> None:
         data = os.urandom(SIZE)
         files = [FileToSend(name="large.bin", size=SIZE, sha256=hashlib.sha256(data).hexdigest())]
         content = FolderToSend(what="data", files=files, read=lambda _file, offset: iter([data[offset:]]))
@@ -97,7 +102,7 @@ class Copied:
             nodes.append((Hostile if name == hostile else LocalNode)(name, f"127.0.0.{31 + number}"))
             nodes[-1].behaviour = behaviour  # type: ignore[union-attr]  # of the hostile one
         self.shown: list[tuple[str, str]] = []
-        began = time.monotonic()
+        self.began, self.reached_s, self.until = time.monotonic(), 0.0, set(until)
         sent: Sequence[Outcome[Destination, Delivered]] = send_folder(
             content,
             [Destination(node=node, folder=f"{folder}/{node.name}/data") for node in nodes],
@@ -105,7 +110,7 @@ class Copied:
             otherwise=lambda target: Delivered(folder=target.folder, came=0, fed=0),
             limits=LIMITS,
         )
-        self.took_s = time.monotonic() - began
+        self.took_s = time.monotonic() - self.began
         self.by_name = {one.item.node.name: one for one in sent}
         self.served = [
             node.name for node in nodes
@@ -114,6 +119,9 @@ class Copied:
 
     def show(self, node: str, progress: Progress) -> None:
         self.shown.append((node, progress.text))
+        if progress.text == "received" and node in self.until:
+            self.until.remove(node)
+            self.reached_s = time.monotonic() - self.began
 
 
 @pytest.mark.parametrize("behaviour", [*LINES, *SCRIPTS, *PROGRAMS])
@@ -143,6 +151,14 @@ def test_a_disk_that_gives_back_other_bytes_is_named(tmp_path: Path) -> None:
     error = copied = Copied(tmp_path, "a bad disk").by_name["alpha"].error
     assert isinstance(error, CommandFailedError), copied
     assert "the disk gives back other bytes of large.bin than were written" in str(error)
+
+
+@pytest.mark.parametrize("behaviour", SLOW)
+def test_a_slow_node_does_not_slow_those_behind_it(behaviour: str, tmp_path: Path) -> None:
+    copied = Copied(tmp_path, behaviour, until={"beta", "gamma"})
+    assert copied.served == ["alpha", "beta", "gamma"]
+    assert copied.reached_s < 15, copied.shown
+    assert any("far less comes from it" in text for _, text in copied.shown)
 
 
 def test_a_hostile_node_in_the_middle_of_a_chain(tmp_path: Path) -> None:
