@@ -13,7 +13,8 @@ from contract.failures.classify import Classified
 from contract.failures.of_programs import DATA_NOT_BROUGHT, NOT_BUILT, NOT_ON_PATH
 from contract.run_folder import CODE_FOLDER
 from orchestrator.specs.data import DataFolder, name_of
-from orchestrator.specs.plan import Plan, launch_words
+from orchestrator.specs.launch_line import launch_words
+from orchestrator.specs.plan import Plan
 
 MOST_WORDS = 20
 """Words of a message that are looked at as paths."""
@@ -44,12 +45,12 @@ class OwnFiles:
 
     def _on_path(self, found: Classified, plan: Plan) -> Classified | None:
         """A module of the folder itself, where a script of another folder does not look; `src` is a usual place."""
-        module, words = found.values["module"], launch_words(plan)
-        before = words.index("--")
+        module = found.values["module"]
         for place in (".", "src"):
             files = (f"{plan.code_origin}/{place}/{name}" for name in (module, f"{module}.py"))
             if any(self.is_folder(file) is not None for file in files):
-                line = shlex.join((*words[:before], "--env", f"PYTHONPATH={place}", *words[before:]))
+                changed = replace(plan, environment={**plan.environment, "PYTHONPATH": place})
+                line = shlex.join(launch_words(changed))
                 return replace(found, signature=NOT_ON_PATH, commands={"launch": line})
         return None
 

@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _set_common("debug")
         try:
             words = completed_command()
-            if {"-it", "-ti", "-np", "-v"} & set(arguments) and (answer := _in_other_words(arguments, "")):
+            if {"-it", "-ti", "-np", "-v", "resume"} & set(arguments) and (answer := _in_other_words(arguments, "")):
                 raise answer
             program = build_app(_named_command(arguments if words is None else words), alone=not arguments)
             outcome = program.main(args=list(arguments), prog_name="orch", standalone_mode=False, obj=arguments)

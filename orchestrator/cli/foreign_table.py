@@ -27,7 +27,8 @@ diff | for what differs between two runs | runs diff {pair}
 images image push | to build the image and copy it to every node | build
 pause suspend | to end a run after a checkpoint, and resume it later | stop {run}
 pause suspend | to resume it | resume {name}
-tag rename | to name a run when it starts | launch --name {name} {command}
+rename mv runs-rename runs-mv | to start a run again under another name | runs rerun {name} --name {new}
+tag rename mv runs-rename runs-mv | to name a run when it starts | launch --name {new} {command}
 volume volumes pv pvc dataset datasets | to list the data that runs have read | data ls
 volume volumes mount pvc dataset datasets | to bring data to the nodes | launch --data DIR {command}
 env secret secrets configmap | to set a variable for a run | launch --env KEY=VALUE {command}
@@ -68,7 +69,8 @@ launch | -f --filename | = |
 build | -t --tag | = |
 launch | --check | | --dry-run
 launch | --array --dependency --begin | = |
-resume | --from-checkpoint --from --step --resume_from_checkpoint | = | --checkpoint {}
+resume | --from-checkpoint --from --from-step --step --load --ckpt --ckpt_path --ckpt-path | = | --checkpoint {}
+resume | --resume_from_checkpoint --resume-from-checkpoint | = | --checkpoint {}
 tensorboard | --logdir | = |
 status | --follow -w -f | | --watch
 stop | --force -9 -f | | --timeout 0
@@ -88,6 +90,7 @@ REASONS = {
     "--gpus": "each GPU has a rank; nproc_per_node in inventory.yaml changes that",
     "-p": "such limits stand in inventory.yaml: orch docs inventory",
     "--array": "a launch is one run; `orch wait` makes the next one wait for it",
+    "--from-checkpoint": "a run resumes from its newest checkpoint, or from one by its step: orch checkpoints ls",
     "--network": "orch sets that for every container",
     "--master_addr": "orch sets that on every node",
     "--rm": "a launch follows its run, and an ended container stays for `orch logs`: orch clean removes it",

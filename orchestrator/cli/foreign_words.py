@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import Path
 
 from orchestrator.cli.completion import workload_names
@@ -60,6 +60,8 @@ class _Typed:
     words: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     """Options of other tools among them, as typed."""
+    place: str = ""
+    """Folder of an image in which the program was to run."""
 
 
 Options = Callable[[str], Mapping[str, bool]]
@@ -103,12 +105,22 @@ def _filled(line: str, after: Sequence[str], options: Options, *, image_first: b
     """The line of a row with the run, node, files or program that were typed."""
     command, _, rest = line.partition(" ")
     typed = _translated(command, after, options(command), _PROGRAM.fullmatch)
+    own_options = _with_own_folders(typed.options) if command == "launch" else []
+    if (
+        image_first
+        and "--workdir" in own_options
+        and _value(own_options, "--workdir") == _value(typed.options, "--workdir")
+    ):
+        typed.place = _value(own_options, "--workdir")  # a folder of the image, not of this computer
+        at = own_options.index("--workdir")
+        own_options[at : at + 2] = []
     given = list(dropwhile(_KINDS.__contains__, (_NAMED.sub("", word) for word in typed.words if word != "--")))
     run = shlex.quote(given[0]) if given else ""
     fields = {
         "run": run,
         "name": run or "RUN",
         "node": "'*'" if run == "all" else run or "NODE",
+        "new": re.sub(r"[^a-z0-9-]+", "-", given[-1].lower()).strip("-") if given else "NAME",
         "pair": shlex.join([*given[:2], *("RUN", "OTHER")[len(given[:2]) :]]),
         "copy": _copy(given),
         "command": _program(typed, image_first=image_first),
@@ -116,8 +128,12 @@ def _filled(line: str, after: Sequence[str], options: Options, *, image_first: b
         "rest": shlex.join(given[1:]) or "COMMAND",
     }
     filled = re.sub(r"!(\S+)", r"'!\1'", rest).format(**fields)
-    own_options = shlex.join(_with_own_folders(typed.options)) if command == "launch" else ""
-    return " ".join(" ".join(("orch", command, own_options, filled)).split())
+    return " ".join(" ".join(("orch", command, shlex.join(own_options), filled)).split())
+
+
+def _value(options: Sequence[str], name: str) -> str:
+    """The word after an option; empty without one."""
+    return next((after for option, after in pairwise(options) if option == name), "")
 
 
 def _program(typed: _Typed, *, image_first: bool) -> str:
@@ -132,6 +148,8 @@ def _program(typed: _Typed, *, image_first: bool) -> str:
     option = shlex.join(["--image", image]) + " " if image and "--image" not in typed.options else ""
     if not program:
         return option + _SCRIPT
+    if typed.place:
+        program = [f"{typed.place}/{word}" if re.fullmatch(r"[^/-].*\.(py|sh)", word) else word for word in program]
     interpreter = {".py": ["python"], ".sh": ["bash"]}.get(program[0][-3:], [])
     return option + shlex.join(["--", *interpreter, *program])
 
@@ -173,15 +191,21 @@ def option_answer(typed: Sequence[str], place: int, option: str, options: Option
     if command == "launch" and words and "--" not in words:
         words = ["--", *words]
     given = _with_own_folders(found.options) if command == "launch" else found.options
+    if command == "resume" and (not words or words[0] == "--"):
+        words = ["RUN", *words]
     line = shlex.join(["orch", *typed[:place], command, *given, *words]).replace("'--'", "--")
     names, why = ", ".join(found.foreign) or option, "; ".join(dict.fromkeys(found.reasons))
     return UsageError(f"orch {command} has no option {names}" + (f": {why}" if why else ""), hint=line)
 
 
 def misread_option(typed: Sequence[str], place: int, options: Options) -> UsageError | None:
-    """Return the answer to an option that would be read as several short ones, before it is."""
+    """Return the answer to an option that would be read as several short ones, or as a run, before it is."""
     command = typed[place]
     before_words = typed[place + 1 : typed.index("--") if "--" in typed[place:] else None]
+    if command == "resume":
+        names = (word.partition("=")[0] for word in before_words if word.startswith("--"))
+        unknown = next((name for name in names if name not in options(command) and _row(command, name)), "")
+        return option_answer(typed, place, unknown, options) if unknown else None
     for option, commands in _READ_AS_OTHERS.items():
         if option in before_words and command in commands.split() and _is_foreign(option, before_words):
             return option_answer(typed, place, option, options)
@@ -225,9 +249,16 @@ def _translated(
             value, place = words[place], place + 1
         if row:
             typed.foreign.append(name)
-            typed.options += [part.format(value) for part in row.ours.split()]
+            if not row.ours.startswith("--checkpoint") or (value := _step(value)):
+                typed.options += [part.format(value) for part in row.ours.split()]
             if reason := REASONS.get(row.names[0], ""):
                 typed.reasons.append(reason)
         elif name in own:
             typed.options += [name, value] if valued else [word]
     return typed
+
+
+def _step(value: str) -> str:
+    """Step of a checkpoint by the name of its file or folder; empty for the newest one."""
+    numbers = re.findall(r"[0-9]+", value)
+    return "STEP" if not value else numbers[-1] if numbers else ""

@@ -22,8 +22,8 @@ from orchestrator.cli.options import InventoryOption, NodesOption, Output, Outpu
 from orchestrator.cli.report import exit_code, invocation, say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_OK, ConfigError, NodeUnreachableError, OrchError, UsageError
+from orchestrator.specs.launch_line import launch_words
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import launch_words
 
 if TYPE_CHECKING:
     from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir

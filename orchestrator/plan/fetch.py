@@ -10,11 +10,11 @@ from orchestrator.plan.container import secret_environment, secret_mounts
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.labels import LABEL_PURPOSE, LABEL_SECRETS
+from orchestrator.specs.launch_options import OFFLINE
 from orchestrator.specs.plan import NodePlan, Plan
 
 CACHE = f"{CONTAINER_WORKSPACE}/cache"
 TOKEN = "HF_TOKEN"  # noqa: S105  # the name of a variable
-OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
 OTHER_CACHES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME")
 
 

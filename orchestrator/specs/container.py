@@ -17,6 +17,11 @@ class Mount:
     target: str
     read_only: bool = False
 
+    @property
+    def typed(self) -> str:
+        """Value of `--mount`."""
+        return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:

@@ -27,6 +27,10 @@ ABSENCE_S = 900
 SHORTEST_HANG_S = 10
 """Import of torch alone takes some seconds without a line."""
 
+LANGUAGE = ("LANG", "LC_ALL")
+"""Variables of the caller that every run gets."""
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
+"""Variables of `--offline`, for the libraries of Hugging Face."""
 SYNC_OUTPUTS = ("results", "all", "off")
 
 
@@ -46,6 +50,19 @@ class Flag:
     repeated: bool = False
     off: str = ""
     """Another option, without a value, that sets the field to `off`."""
+
+    def words(self, value: Any) -> tuple[str, ...]:
+        """The option as one types it for a value of the field; empty where no option is needed for it."""
+        if value is False or value == "":
+            return ()
+        if value is True:
+            return (self.name,)
+        if self.off and value == "off":
+            return (self.off,)
+        if isinstance(value, Mapping):
+            value = [f"{key}={text}" for key, text in value.items()]
+        each = value if isinstance(value, list | tuple) else [value]
+        return tuple(word for one in each for word in (self.name, getattr(one, "typed", str(one))))
 
 
 def _profile(text: str) -> str:
@@ -263,12 +280,20 @@ class RunSettings:
         """These fields alone, by name: a request and a plan inherit them from the options of a launch."""
         return {each.name: getattr(self, each.name) for each in fields(RunSettings)}
 
+    def words(self) -> tuple[str, ...]:
+        """The options as one types them, those with another value than the default."""
+        given = {each.name: getattr(self, each.name) for each in fields(RunSettings)}
+        given = {name: value for name, value in given.items() if value != getattr(_DEFAULTS, name)}
+        return tuple(word for name, value in given.items() for word in _FLAGS[name].words(value))
+
     @property
     def absence_limit_s(self) -> int:
         """Seconds that nodes wait for an absent one: longer than the run's supervisor on the controller does."""
         return max(ABSENCE_S, self.node_timeout_s + 60)
 
 
+_DEFAULTS = RunSettings()
+_FLAGS: Mapping[str, Flag] = {each.name: each.metadata["flag"] for each in fields(RunSettings)}
 NUMBERS: Mapping[str, Flag] = {
     each.name: each.metadata["flag"] for each in fields(RunSettings) if type(each.default) is int
 }

@@ -73,24 +73,3 @@ class Plan(RunSettings):
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
     """Notes for people on the choices that were made."""
-
-
-def launch_words(plan: Plan) -> tuple[str, ...]:
-    """The launch of this plan as one types it: nodes, folders and the words after `--`."""
-    folders = (
-        ("--workdir", plan.code_origin if plan.own_code else ""),
-        *(("--data", one.typed) for one in plan.data if one.origin),
-    )
-    given = (word for option, folder in folders if folder for word in (option, folder))
-    shard = ("--shard",) if any(one.parts for one in plan.data) else ()
-    names = ",".join(part.node for part in plan.nodes)
-    where = ("--on", plan.cluster, "--nodes", str(plan.nnodes)) if plan.cluster else ("--nodes", names)
-    return (
-        "orch",
-        "launch",
-        *where,
-        *given,
-        *shard,
-        "--",
-        *plan.command,
-    )

@@ -39,6 +39,11 @@ class Secret:
     file: str = ""
     """File of the controller; empty: its environment variable of this name."""
 
+    @property
+    def typed(self) -> str:
+        """Value of `--secret`."""
+        return f"{self.name}={self.file}" if self.file else self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Veil:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from orchestrator.checks.causes import RESUME
 from orchestrator.checks.cluster_job import ClusterJob
 from orchestrator.checks.failure import Failure
-from orchestrator.specs.plan import Plan, launch_words
+from orchestrator.specs.launch_line import launch_words
+from orchestrator.specs.plan import Plan
 from orchestrator.state.run_state import RunState
 
 

@@ -56,6 +56,24 @@ def test_code_is_resumed_with_the_corrected_code_if_it_has_saved_a_checkpoint(
     assert (f"  → then launch again: {launch}\n" in why) == (not saves)
 
 
+def test_a_launch_that_is_proposed_has_the_options_of_the_run(orch: Orch, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "train.py").write_text("raise ValueError\n")
+    options = (
+        "--name mine --workdir {} --offline --mount /srv/x:/x:ro --env LR=a,b=c --env MY_TOKEN=abc --max-restarts 0"
+    )
+    words = [*options.format(mine).split(), "--hang-timeout", "10m", "--no-sync-outputs", "--independent"]
+    ran = orch(
+        "launch", "--no-supervise", *words, "--", "python", "train.py", on=lan.lan(*THREE, says=(BROKEN,), ends_with=1)
+    )
+    assert (
+        f"launch again: orch launch --nodes alpha,beta,gamma --name mine --workdir {mine} --offline"
+        " --mount /srv/x:/x:ro --env LR=a,b=c --env 'MY_TOKEN=***' --max-restarts 0 --hang-timeout 600 --independent"
+        " --no-sync-outputs -- python train.py\n"
+    ) in ran.err
+
+
 def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:
     says = ("[rank0]: RuntimeError: CUDA error: uncorrectable ECC error encountered",)
     ran = orch("launch", "--no-supervise", on=lan.lan(*THREE, says=says, ends_with=1))

@@ -21,8 +21,9 @@ from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.data import data_name, read_data_options
 from orchestrator.specs.errors import ConfigError, PreflightError, UsageError
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_line import launch_words
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import Plan, launch_words
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from tests import lan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.plan.fetch import OFFLINE
+from orchestrator.specs.launch_options import OFFLINE
 from tests import lan
 from tests.unit.conftest import THREE, Orch
 

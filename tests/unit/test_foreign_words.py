@@ -24,6 +24,24 @@ ANSWERS = {
     "run --name mine -v ./data:/data lab/mine train.py --lr 1": (
         "to start a run: orch launch --name mine --data data --image lab/mine -- python train.py --lr 1",
     ),
+    "docker run -w /dir lab/mine:1 python train.py --lr 1": (
+        "to start a run: orch launch --image lab/mine:1 -- python /dir/train.py --lr 1",
+    ),
+    "docker run -w /w -v /home/me/code:/w lab/mine:1 python train.py": (
+        "to start a run: orch launch --workdir /home/me/code --image lab/mine:1 -- python train.py",
+    ),
+    "rename mine Other": (
+        "to start a run again under another name: orch runs rerun mine --name other",
+        "to name a run when it starts: orch launch --name other -- python train.py",
+    ),
+    "runs rename mine other": (
+        "to start a run again under another name: orch runs rerun mine --name other",
+        "to name a run when it starts: orch launch --name other -- python train.py",
+    ),
+    "resume --from-checkpoint": ("orch resume --checkpoint STEP RUN",),
+    "resume --from-checkpoint 200": ("orch resume --checkpoint 200 RUN",),
+    "resume mine --from-checkpoint=out/step-000200.pt": ("orch resume --checkpoint 000200 mine",),
+    "resume mine --resume_from_checkpoint latest -- python train.py": ("orch resume mine -- python train.py",),
     "docker run lab/mine:1": ("to start a run: orch launch --image lab/mine:1 -- python train.py",),
     "run mine --image=lab/mine:2 -- python x.py": ("to start a run: orch launch --image lab/mine:2 -- python x.py",),
     "run train.py": ("to start a run: orch launch -- python train.py",),
@@ -128,7 +146,7 @@ ANSWERS = {
     "salloc -N 2": ("to start a run: orch launch --nodes 2 -- python train.py",),
     "sattach mine": ("to follow the output of a run: orch logs mine -f",),
     "sprio": ("to list the runs: orch runs",),
-    "tag mine mine:2": ("to name a run when it starts: orch launch --name mine -- python train.py",),
+    "tag mine mine:2": ("to name a run when it starts: orch launch --name mine-2 -- python train.py",),
     "volume ls": (
         "to list the data that runs have read: orch data ls",
         "to bring data to the nodes: orch launch --data DIR -- python train.py",

@@ -31,12 +31,17 @@ def _with_script() -> Path:
     ("words", "said", "hint"),
     [
         ("--workdir mine -- python trian.py", "no trian.py in mine; did you mean train.py?", "mine -- python train.py"),
-        ("-- python train.py", "did you mean mine/train.py?", "orch launch --workdir mine -- python train.py"),
+        ("-- python train.py", "did you mean mine/train.py?", "orch launch -y --workdir mine -- python train.py"),
         ("--workdir mine -- python mine/train.py", "a path inside the code folder", "mine -- python train.py"),
         ("--workdir mine -- python -m pkg.modle", "in mine; did you mean pkg.model?", "python -m pkg.model"),
-        ("--workdir mine -- nothing.py", "no nothing.py in mine", "orch launch --workdir FOLDER"),
+        ("--workdir mine -- nothing.py", "no nothing.py in mine", "orch launch -y --workdir FOLDER"),
         ("--workdir mine -- bash rum.sh", "no rum.sh in mine; did you mean run.sh?", "--workdir mine -- bash run.sh"),
-        ("-- bash run.sh", "did you mean mine/run.sh?", "orch launch --workdir mine -- bash run.sh"),
+        (
+            "--env A=b --nodes 2 -- python train.py --lr 1",
+            "did you mean mine/train.py?",
+            "orch launch -y --env A=b --nodes 2 --workdir mine -- python train.py --lr 1",
+        ),
+        ("-- bash run.sh", "did you mean mine/run.sh?", "orch launch -y --workdir mine -- bash run.sh"),
     ],
 )  # fmt: skip
 def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
@@ -128,7 +133,7 @@ def test_a_shell_script_has_to_be_executable_or_named_after_a_shell(orch: Orch) 
     refused = orch("launch", "-y", "--workdir", "mine", "--", "run.sh", on=lan.Lan())
     assert refused.code == 2
     assert "./run.sh is not executable" in refused.err
-    assert "orch launch --workdir mine -- bash ./run.sh" in refused.err
+    assert "orch launch -y --workdir mine -- bash ./run.sh" in refused.err
     (mine / "run.sh").chmod(0o755)
     for words in ("run.sh", "bash ./run.sh", "bash -c 'torchrun train.py'"):
         assert orch("launch", "--dry-run", "--workdir", "mine", "--", *shlex.split(words), on=lan.lan(*THREE)).code == 0

@@ -18,8 +18,9 @@ from orchestrator.specs.data import DataFolder, is_possible_place, read_data_opt
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.host_paths import on_host
 from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_line import launch_words
 from orchestrator.specs.launch_options import LaunchOptions
-from orchestrator.specs.plan import Plan, launch_words
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import from_json, to_json
 from orchestrator.specs.request import LaunchRequest
 from tests import lan

@@ -20,7 +20,6 @@ from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.planning.data import chosen_data
-from orchestrator.fleet.planning.request import LANGUAGE
 from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
 from orchestrator.fleet.supervise.hooks import SHOWN_DIGITS, grant, hook_lines, hooks_digest, is_granted
@@ -31,7 +30,7 @@ from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import HookSpec, Inventory
 from orchestrator.specs.labels import LABEL_SECRETS
-from orchestrator.specs.launch_options import NUMBERS, LaunchOptions, RunSettings
+from orchestrator.specs.launch_options import LANGUAGE, NUMBERS, LaunchOptions, RunSettings
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import is_sensitive
 from orchestrator.specs.secret_forms import REDACTED

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
+from orchestrator.cli.launching.typed_line import typed_line
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.data import chosen_data
 from orchestrator.fleet.runs.code_files import DATA_OPTION, CodeFiles, code_files
@@ -69,14 +70,14 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
     if Path.home().resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{folder.resolve()} would be copied to every node, with everything in it",
-            hint=f"orch launch --workdir ./mine -- {shlex.join(options.command)}   # a folder with the code alone",
+            hint=f"{typed_line(options, options.command, './mine')}   # a folder with the code alone",
         )
     code = code_files(folder, _data_in(folder, options, earlier))
     if is_own_script(options.command):
         if words := _entry(options.command):
-            _must_hold(folder, words, "bash" if is_shell_script(options.command) else "python")
+            _must_hold(folder, words, options)
             _must_be_sent(code, words)
-        _must_be_executable(folder, options.command)
+        _must_be_executable(folder, options)
     sizes = Counter[str]()
     for name in code.names:
         sizes[name.partition("/")[0] if "/" in name else ""] += (folder / name).stat().st_size
@@ -118,14 +119,12 @@ def _entry(command: Sequence[str]) -> Sequence[str]:
     return worker_command(command)
 
 
-def _must_be_executable(folder: Path, command: Sequence[str]) -> None:
+def _must_be_executable(folder: Path, options: LaunchOptions) -> None:
     """UsageError: a shell script without a shell before it could not be started."""
+    command = options.command
     script = folder / command[0]
     if is_shell_script(command) and script.is_file() and not os.access(script, os.X_OK):
-        raise UsageError(
-            f"{command[0]} is not executable",
-            hint=shlex.join(["orch", "launch", "--workdir", str(folder), "--", "bash", *command]),
-        )
+        raise UsageError(f"{command[0]} is not executable", hint=typed_line(options, ["bash", *command]))
 
 
 def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
@@ -149,35 +148,39 @@ def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
         )
 
 
-def _must_hold(folder: Path, words: Sequence[str], program: str) -> None:
+def _must_hold(folder: Path, words: Sequence[str], options: LaunchOptions) -> None:
     if words[0] == "-m":
-        return _must_hold_module(folder, words[1])
-    script, command = Path(words[0]), f"orch launch --workdir {folder} -- {program} "
+        return _must_hold_module(folder, words[1], options)
+    script = Path(words[0])
+
+    def line(name: str, workdir: str = "") -> str:
+        """The line that was typed, with another script."""
+        return typed_line(options, [name if word == words[0] else word for word in options.command], workdir)
+
     if script.is_absolute():
         if script.is_relative_to(folder.resolve()) and script.is_file():
             inside = script.relative_to(folder.resolve())
-            raise UsageError(f"{script} has another path on the nodes", hint=f"{command}{inside}")
+            raise UsageError(f"{script} has another path on the nodes", hint=line(str(inside)))
         return None  # of the image, or of a --mount
     if (folder / script).is_file():
         return None
     if script.is_file():
         raise ConfigError(
             f"no {script} in {folder}: it takes a path inside the code folder",
-            hint=f"orch launch --workdir {script.parent} -- {program} {script.name}",
+            hint=line(script.name, str(script.parent)),
         )
-    kind = ".py" if program == "python" else ".sh"
+    kind = ".sh" if is_shell_script(options.command) else ".py"
     by_stem = {path.stem: path for path in (*folder.glob(f"*/*{kind}"), *folder.glob(f"*{kind}"))}
     close = difflib.get_close_matches(script.stem, by_stem, 1)
-    meant, hint = "", f"orch launch --workdir FOLDER -- {program} SCRIPT"
+    meant, hint = "", line(words[0], "FOLDER")
     if close:
         found = by_stem[close[0]]
         meant = f"; did you mean {found.relative_to(folder)}?"
-        workdir = "" if found.parent == Path() else f"--workdir {shlex.quote(str(found.parent))} "
-        hint = f"orch launch {workdir}-- {program} {shlex.quote(found.name)}"
+        hint = line(found.name, "" if found.parent == folder else str(found.parent))
     raise ConfigError(f"no {script} in {folder.resolve() if folder == Path() else folder}{meant}", hint=hint)
 
 
-def _must_hold_module(folder: Path, module: str) -> None:
+def _must_hold_module(folder: Path, module: str, options: LaunchOptions) -> None:
     """A package that is not in the folder may be one of the image."""
     path = folder.joinpath(*module.split("."))
     if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
@@ -189,5 +192,7 @@ def _must_hold_module(folder: Path, module: str) -> None:
     close = difflib.get_close_matches(module, known, 1)
     raise ConfigError(
         f"no module {module} in {folder}" + (f"; did you mean {close[0]}?" if close else ""),
-        hint=f"orch launch --workdir {folder} -- python -m {close[0] if close else 'MODULE'}",
+        hint=typed_line(
+            options, [(close[0] if close else "MODULE") if word == module else word for word in options.command]
+        ),
     )

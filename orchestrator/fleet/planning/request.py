@@ -16,11 +16,10 @@ from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.planning.data import chosen_data, read_data
 from orchestrator.fleet.runs.code_files import agent_digest, code_digest
 from orchestrator.plan.command import brings_own_code, trains_own_code
-from orchestrator.plan.fetch import OFFLINE
 from orchestrator.specs.data import DataFolder, in_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import DEFAULT_COMMAND, LANGUAGE, OFFLINE, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import is_sensitive
@@ -28,8 +27,6 @@ from orchestrator.specs.secret_forms import REDACTED
 from orchestrator.specs.selection import select_nodes
 from orchestrator.store.run_record import RunRecord, new_claim
 
-LANGUAGE = ("LANG", "LC_ALL")
-"""Variables passed to the containers, so that the trainer writes in the user's language."""
 FIRST_PROCESS_ADDRESS = IPv4Address("127.0.0.11")
 
 
