@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.fleet.runs.code_files import code_digest
 from orchestrator.fleet.runs.known_sums import folder_digest
-from orchestrator.fleet.runs.upload import SENT_WHOLE, upload_code
+from orchestrator.fleet.runs.upload_code import SENT_WHOLE, upload_code
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.ssh import SshNode

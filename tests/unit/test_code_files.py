@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.fleet.runs.code_files import NEVER, code_digest, code_files
 from orchestrator.fleet.runs.known_sums import folder_digest
-from orchestrator.fleet.runs.upload import upload_code
+from orchestrator.fleet.runs.upload_code import upload_code
 from orchestrator.nodes.local import LocalNode
 from orchestrator.specs.errors import ConfigError
 

@@ -16,7 +16,7 @@ from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs import bring_results
 from orchestrator.fleet.runs.code_files import code_digest, code_files
 from orchestrator.fleet.runs.known_sums import folder_digest
-from orchestrator.fleet.runs.upload import settle_code
+from orchestrator.fleet.runs.upload_code import settle_code
 from orchestrator.nodes.fake import Answer
 from orchestrator.specs.errors import NodeUnreachableError
 from tests.contract.played import play

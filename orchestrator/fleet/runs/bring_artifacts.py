@@ -15,7 +15,8 @@ from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, as_launched
 from orchestrator.fleet.runs.code_files import agent_entries
 from orchestrator.fleet.runs.known_sums import digest_of, folder_digest
 from orchestrator.fleet.runs.send_data import send_data
-from orchestrator.fleet.runs.upload import aside_of, copy_aside, settle_code, settle_data, upload_code, upload_data
+from orchestrator.fleet.runs.upload import aside_of, copy_aside, settle_data, upload_data
+from orchestrator.fleet.runs.upload_code import settle_code, upload_code
 from orchestrator.nodes.archive import TarError, unpack
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Progress
 from orchestrator.specs.errors import CommandFailedError, OrchError, PreflightError
