@@ -80,7 +80,43 @@ def _command(command: Any, name: str) -> Iterator[str]:
         yield from (f"| {option} | {text} |\n" for option, text in rows)
     examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("orch ")]
     if examples:
-        yield "\n```sh\n" + "\n".join(examples) + "\n```\n"
+        yield "\n" + _mark(examples) + "```sh\n" + "\n".join(examples) + "\n```\n"
+
+
+NOT_RUN = {
+    "changes this computer": ("orch firewall apply", "orch firewall remove"),
+    "needs Docker": (
+        "orch build",
+        "orch init --local",
+        *(f"orch lab {word}" for word in ("cut", "heal", "kill", "start", "link", "shell")),
+        "orch lab up --nodes",
+        "orch shell gamma --container",
+    ),
+    "needs a card": ("orch exec RUN -- nvidia-smi", "orch exec -n beta,gamma -- nvidia-smi"),
+    "needs a cluster": (
+        "orch check-gpus --on",
+        "orch doctor --on",
+        "orch lab up --engine slurm",
+    ),
+    "needs a machine with this fault": ("orch trust --hooks",),
+    "needs another machine": (
+        *(f"orch init {words}" for words in ("192", "ana@", "--scan", "-i")),
+        "orch setup",
+        "orch dashboard --bind",
+    ),
+}
+"""Starts of examples that tests/documents does not run, by their reason."""
+
+
+def _mark(examples: list[str]) -> str:
+    """The comment that says of these lines which are not run, and why: tests/documents/lines.py reads it."""
+    found = {
+        reason: fitting
+        for reason, starts in NOT_RUN.items()
+        if (fitting := [start for start in starts if any(line.startswith(start) for line in examples)])
+    }
+    marks = "; ".join(f"{reason}: {', '.join(starts)}" for reason, starts in found.items())
+    return f"<!-- not run here: {marks} -->\n" if found else ""
 
 
 def _prose(text: str) -> str:

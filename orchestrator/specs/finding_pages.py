@@ -97,6 +97,6 @@ def _read(path: Path) -> FindingPage:
 
 
 def read_page(path: Path) -> tuple[str, str]:
-    """Front matter and text of a page."""
+    """Front matter and text of a page, without the marks for the tests of its commands."""
     front, _, text = path.read_text("utf-8").removeprefix("---\n").partition("\n---\n")
-    return front, text
+    return front, re.sub(r"^<!-- .* -->\n", "", text, flags=re.M)

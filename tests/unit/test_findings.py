@@ -135,7 +135,10 @@ def test_every_page_is_short_and_whole() -> None:
 
 def check_page(page: FindingPage) -> None:
     assert pages_folder() == ROOT / "docs" / "findings"
-    assert (pages_folder() / f"{page.id}.md").read_text("utf-8").endswith(f"---\n{page.text}")
+    written = re.sub(
+        r"^<!-- not run here: .* -->\n", "", (pages_folder() / f"{page.id}.md").read_text("utf-8"), flags=re.M
+    )
+    assert written.endswith(f"---\n{page.text}")
     assert tuple(page.sections) == SECTIONS
     assert all(page.sections.values())
     assert 10 <= len(page.text.splitlines()) <= 25
