@@ -117,6 +117,19 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=listing)
 
 
+def open_to_outsiders(fleet: Sequence[Examined]) -> tuple[str, ...]:
+    """Nodes whose ports answer to machines outside the run, as their filter is off; none where all are simulated by one
+    computer."""
+    kernels = {node.facts.boot_id if node.facts else "" for node in fleet}
+    if len(fleet) < 2 or (len(kernels) == 1 and kernels != {""}):
+        return ()
+    return tuple(
+        node.name
+        for node in fleet
+        if node.network and node.network.firewall_active is False and not address_of(node).startswith("127.")
+    )
+
+
 _PORT = re.compile(r"[0-9]{1,5}")
 _LISTINGS = {
     "ufw": "sudo ufw status numbered",

@@ -8,9 +8,10 @@ from pathlib import Path as File
 
 import pytest
 
-from orchestrator.fleet.readiness.quick_look import quick_look
+from orchestrator.fleet.readiness.quick_look import open_ports, quick_look
 from orchestrator.specs.facts import SmiFault
 from orchestrator.specs.finding import Severity
+from orchestrator.specs.firewall import Firewall
 from orchestrator.specs.inventory import Limits
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
@@ -94,6 +95,42 @@ def test_a_launch_uses_the_doctors_words(orch: Orch) -> None:
 def test_errors_come_first() -> None:
     facts = {**FACTS, "alpha": lan.facts("alpha", clock_offset_s=3.0), "beta": lan.facts("beta", image=None)}
     assert [finding.id for finding in quick_look(SPECS, facts, {})] == ["image.missing", "clock.skew"]
+
+
+def walls(*names: str, active: bool | None = False) -> None:
+    """Record these nodes' firewalls."""
+    networks = {name: replace(network(name), wall=Firewall(active=active)) for name in names}
+    save_doctor_record([replace(seen(name), network=one) for name, one in networks.items()], NOW)
+
+
+def test_ports_that_answer_to_other_machines_are_named_in_a_line() -> None:
+    walls("alpha", "beta")
+    line = open_ports(SPECS, FACTS, NOW, ("python", "train.py"))
+    assert line.startswith("the ports of gloo, NCCL and the script answer to any machine that reaches alpha, beta: ")
+    assert line.endswith("orch firewall apply")
+    assert "torch's store, gloo" in open_ports(SPECS, FACTS, NOW, ("bash", "train.sh"))
+
+
+@pytest.mark.parametrize("active", [True, None])
+def test_ports_behind_a_firewall_or_of_which_nothing_is_known_are_not_named(active: bool | None) -> None:
+    assert open_ports(SPECS, FACTS, NOW, ("python", "train.py")) == ""
+    walls(*THREE, active=active)
+    assert open_ports(SPECS, FACTS, NOW, ("python", "train.py")) == ""
+
+
+def test_ports_of_machines_that_one_computer_simulates_are_not_named() -> None:
+    walls(*THREE)
+    simulated = {name: replace(one, boot_id="the same") for name, one in FACTS.items()}
+    assert open_ports(SPECS, simulated, NOW, ("python", "train.py")) == ""
+    loopback = {name: lan.facts(name, address="127.0.0.1") for name in THREE}
+    assert open_ports(SPECS, loopback, NOW, ("python", "train.py")) == ""
+
+
+def test_a_launch_names_open_ports_once(orch: Orch) -> None:
+    networks = {name: replace(network(name), wall=Firewall(active=False)) for name in ("alpha", "beta")}
+    save_doctor_record([replace(seen(name), network=one) for name, one in networks.items()], datetime.now(UTC))
+    printed = orch("launch", "--detach", on=lan.lan(*THREE)).err
+    assert printed.count("note: the ports of gloo, NCCL and the script answer") == 1
 
 
 def test_notes_are_the_doctors_alone() -> None:

@@ -21,7 +21,7 @@ from orchestrator.fleet.checkpoints.survey import places_in
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.gather import assumed_facts, gather_facts
-from orchestrator.fleet.readiness.quick_look import check_before_launch, with_holder
+from orchestrator.fleet.readiness.quick_look import check_before_launch, open_ports, with_holder
 from orchestrator.fleet.runs.find_runs import containers_of, find_runs
 from orchestrator.fleet.supervise.replan import PreviousAttempt, collect_known, lineage_of
 from orchestrator.nodes.interface import Node
@@ -69,6 +69,8 @@ def checked_facts(
         unfit = any(finding.severity is Severity.ERROR for finding in findings)
         if unfit or not mode.as_json:
             tell_findings(findings)
+        if not unfit and not mode.as_json and (line := open_ports(request.nodes, facts, now, request.command)):
+            say(f"note: {line}")
         if unfit or errors:
             raise PreflightError("nothing was started", hint="fix the errors above, or leave nodes out with --nodes")
     elif request.data_command and any(one.has_data is False for one in facts.values()):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.checks.doctor import quick
+from orchestrator.checks.firewall import open_to_outsiders
 from orchestrator.fleet.readiness.doctor import examine, stages_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
+from orchestrator.plan.command import is_shell_script
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.facts import NodeFacts
@@ -48,13 +50,6 @@ def quick_look(
     oldest = min((record[node.name].at for node in asked if node.name in record), default=None)
     if oldest is None:
         return fresh
-    together = []
-    for node in asked:
-        seen = record.get(node.name)
-        if seen and seen.address == facts[node.name].address:
-            paths = tuple(path for path in seen.paths if path.peer in facts)
-            node = replace(node, network=seen.network, paths=paths)
-        together.append(node)
     return tuple(
         finding
         if finding in fresh
@@ -63,8 +58,33 @@ def quick_look(
             message=f"{finding.message} (as of {oldest.astimezone():%H:%M, %d %b}, orch doctor)",
             fix=f"{finding.fix}; fixed since? orch doctor",
         )
-        for finding in quick(tuple(together))
+        for finding in quick(tuple(_with_network(asked, record)))
     )
+
+
+def open_ports(specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts], now: datetime, command: Sequence[str]) -> str:
+    """Line on the ranks' ports that answer to machines outside the run; empty: as far as the record says, there are
+    none. torch's store is behind the agents, except where a shell script starts torchrun itself (ADR 65)."""
+    asked = [Examined(spec=spec, facts=facts[spec.name]) for spec in specs if not facts[spec.name].assumed]
+    open_nodes = open_to_outsiders(tuple(_with_network(asked, load_doctor_record(now))))
+    if not open_nodes:
+        return ""
+    whose = "torch's store, gloo, NCCL and" if is_shell_script(command) else "gloo, NCCL and"
+    return (
+        f"the ports of {whose} the script answer to any machine that reaches {', '.join(open_nodes)}: "
+        "no firewall is on there; allow SSH in one, turn it on, then: orch firewall apply"
+    )
+
+
+def _with_network(asked: Sequence[Examined], record: Mapping[str, SeenNetwork]) -> Iterator[Examined]:
+    """Add what the record says of the network of nodes that have the same address still."""
+    names = {node.name for node in asked}
+    for node in asked:
+        seen = record.get(node.name)
+        if seen and node.facts and seen.address == node.facts.address:
+            paths = tuple(path for path in seen.paths if path.peer in names)
+            node = replace(node, network=seen.network, paths=paths)
+        yield node
 
 
 def with_holder(error: PortTakenError, node: Node) -> PortTakenError:
