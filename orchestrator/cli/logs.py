@@ -119,9 +119,15 @@ def logs(
         for line, matched in chain(first, lines):
             printer.print(line, context=not matched)
         printer.rest()
-        if not first and source.running and not picked:
-            say(f"note: the ranks have printed nothing yet\n  → orch status {source.run_id}")
+        if not first and not picked:
+            _say_silent(source)
         return _follow(source, wanted, printer, ends) if follow and source.running else EXIT_OK
+
+
+def _say_silent(source: LogSource) -> None:
+    """Report that there is no line, which is usual while the ranks still import torch."""
+    what = "nothing yet" if source.running else "nothing"
+    say(f"note: the ranks have printed {what}\n  → orch status {source.run_id}")
 
 
 def _resolved(reached: Sequence[Node], run: str | None) -> LogSource:

@@ -73,6 +73,11 @@ def test_nothing_is_proposed_that_would_not_help(code: Path, message: str) -> No
     assert not_found(message, run_of(code)).id == "storage.not_found"
 
 
+def test_a_sentence_of_the_script_is_no_path(code: Path) -> None:
+    cause = Cause.of(not_found("no csv files in data2", run_of(code)), job=None, node="alpha", rank="0", run="r")
+    assert cause.explanation == "what it looks for (no csv files in data2) does not exist on alpha"
+
+
 def test_data_that_was_given_is_not_proposed_again(code: Path) -> None:
     plan = lan.plan(command=SCRIPT, own_code=True, code_origin=str(code), data=lan.data(origin=code / "data"))
     assert not_found("[Errno 2] No such file or directory: 'data/train.csv'", plan).id == "storage.not_found"
