@@ -4,17 +4,17 @@
 use, so that `import orchestrator` and `orch --help` stay quick.
 """
 
-from functools import cache
-from importlib import import_module
-from typing import Any
+__version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     modules = _modules() if name == "__all__" or not name.startswith("_") else {}
     if name == "__all__":
         return sorted(modules)
     if name not in modules:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = globals()[name] = getattr(import_module(modules[name]), name)
     return value
 
@@ -23,7 +23,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_modules()})
 
 
-@cache
 def _modules() -> dict[str, str]:
     """Return the module of each public name."""
     import ast

@@ -64,3 +64,5 @@ from orchestrator.state.run_outcome import RunOutcome as RunOutcome
 from orchestrator.store.run_record import RunRecord as RunRecord
 
 __all__: list[str]
+
+__version__: str

@@ -18,12 +18,13 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from orchestrator import __version__
 from orchestrator.cli.completion import as_typed, completed_command
 from orchestrator.cli.flags import CommandGroup
 from orchestrator.cli.help import plain_help, width
 from orchestrator.cli.inventory_place import inventory_place
 from orchestrator.cli.options import OnlyJson, note_output
-from orchestrator.cli.report import Invocation, installed_version, invocation, report_error, say_once, write_line
+from orchestrator.cli.report import Invocation, invocation, report_error, say_once, write_line
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.store.run_names import telling_by
 
@@ -284,8 +285,7 @@ def _has_overview() -> bool:
 
 
 def _show_version() -> None:
-    number = installed_version()
-    write_line(f"orch {number}" if number else "orch, not installed: run from its source")
+    write_line(f"orch {__version__}")
 
 
 def _add_common_options(program: Any) -> None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator import __version__
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
-from orchestrator.cli.report import exit_code, installed_version, report_errors, say
+from orchestrator.cli.report import exit_code, report_errors, say
 from orchestrator.plan.cuda import AUTO
 from orchestrator.plan.image import DEFAULT_BASE, image_words
 from orchestrator.specs.cuda import TORCH_BUILDS
@@ -155,7 +156,7 @@ def plain_options(inventory: Inventory, files: Mapping[str, str]) -> BuildOption
         registry=Registry.of(inventory.image.registry) if inventory.image.registry else None,
         additions=read_additions(inventory.image.model_copy(update=dict(files))),
         site=site_of(os.environ),
-        version=installed_version(),
+        version=__version__,
         log=_new_log(),
     )
 

@@ -10,7 +10,8 @@ from importlib import metadata
 
 from platformdirs import user_state_path
 
-from orchestrator.cli.report import Invocation, installed_version
+from orchestrator import __version__
+from orchestrator.cli.report import Invocation
 from orchestrator.nodes.call_log import redacted_words
 from orchestrator.render.printable import printable
 from orchestrator.specs.secret import concealed, veil_over
@@ -47,7 +48,7 @@ def begin_file(invocation: Invocation) -> None:
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     invocation.debug_file = file
     _attach(invocation, logging.FileHandler(file, encoding="utf-8"), "%(asctime)s.%(msecs)03d %(message)s")
-    LOG.info("orch %s, Python %s, %s", installed_version() or "source", platform.python_version(), platform.platform())
+    LOG.info("orch %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
     LOG.info(", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES))
     LOG.info("command line: orch %s", redacted_words(invocation.words))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import __version__
 from orchestrator.render.printable import printable
 from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PartialError, PreflightError
 
@@ -121,7 +122,7 @@ def progress_view(*, quiet: bool = False, lines: bool = False, notes: bool = Fal
 
 def write_json(data: Any) -> None:
     """Write data of the running command to stdout, in the envelope of docs/json.md."""
-    envelope = {"orch": installed_version(), "schema": JSON_SCHEMA, "command": invocation.current.command, "data": data}
+    envelope = {"orch": __version__, "schema": JSON_SCHEMA, "command": invocation.current.command, "data": data}
     sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
 
 
@@ -139,16 +140,6 @@ def write_names(names: Iterable[str]) -> None:
     """Write the names to stdout, each once and on a line of its own."""
     for name in dict.fromkeys(names):
         write_line(name)
-
-
-def installed_version() -> str:
-    """Return the version of orch; empty in a source tree that is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("orch")
-    except PackageNotFoundError:
-        return ""
 
 
 def _write(text: str) -> None:

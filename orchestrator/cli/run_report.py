@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator import __version__
 from orchestrator.cli.options import JsonOption, RunsArgument
-from orchestrator.cli.report import installed_version, say, write_json, write_line
+from orchestrator.cli.report import say, write_json, write_line
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _write_file(reports: list[RunReport], file: Path) -> None:
     from orchestrator.watch.report_file import report_html
 
     made_at = datetime.now().astimezone().isoformat(timespec="minutes")
-    page = report_html(reports, made_at=made_at, version=installed_version())
+    page = report_html(reports, made_at=made_at, version=__version__)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page, "utf-8")
