@@ -153,10 +153,6 @@ class TrainOptions:
         " fit into each rank's memory, of those that are not given",
     )  # fmt: skip
     lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
-    find_lr: int = option(
-        0, "run a learning-rate range test of STEPS (100) instead of training", metavar="STEPS", without_value=100,
-        at_least=0,
-    )  # fmt: skip
     min_lr: float | None = option(
         None, "learning rate that cosine and linear fall to (default: a tenth of --lr)", at_least=0
     )

@@ -40,7 +40,7 @@ ALL_OPTIONS = (
     "8", "--dropout", "0.1", "--micro-batch-size", "auto", "--optimizer", "muon", "--schedule", "linear", "--betas",
     "0.8,0.9", "--precision", "bf16", "--no-tf32", "--sdpa", "math", "--no-fused", "--no-static-graph",
     "--num-workers", "2", "--deterministic", "--on-nan", "skip", "--on-spike", "stop", "--spike-factor", "4",
-    "--find-lr", "7", "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
+    "--early-stopping", "loss", "--patience", "2", "--best", "perplexity", "--profile", "5",
     "--init-from", "gpt2", "--use-gradient-checkpointing", "--loss-chunk", "512",
     "--sync", "diloco", "--sync-codec", "int8", "--sync-every", "30", "--sync-warmup", "5", "--sync-fragments", "3",
     "--sync-delay", "2", "--sync-rank", "8", "--sync-density", "0.1", "--outer-lr", "0.5", "--outer-momentum", "0.8",

@@ -87,15 +87,6 @@ def test_early_stopping_keeps_the_best_and_stays_stopped(train, tmp_path: Path) 
     assert "early stopping" in again.out
 
 
-def test_find_lr_suggests_and_trains_nothing(train, tmp_path: Path) -> None:
-    found = train(tmp_path, *SHORT, "--find-lr", "30")
-    assert found.code == 0, found.err
-    assert "suggested --lr " in found.out
-    assert (tmp_path / "find-lr").is_dir()
-    assert not (tmp_path / "checkpoints").exists()
-    assert not found.losses()
-
-
 def test_profile_leaves_a_page(train, tmp_path: Path) -> None:
     options = ("--max-steps", "8", *SHORT[2:], "--profile", "2")
     assert train(tmp_path, *options).code == 0

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import torch
 
-from contract.events import Rebalanced, TrainingDone
+from contract.events import Rebalanced
 from trainer.config import Every, RankInfo, TrainOptions
-from trainer.engine.autotune import find_lr
 from trainer.engine.autotune.micro_batch import halve
-from trainer.engine.autotune.tuning import Bench
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import BatchSplit
@@ -56,18 +54,6 @@ class TrainingRun:
         return build_optimizer(
             workload.model, workload.parameter_groups(), self.options, self.hardware.dtype_of_updates
         )
-
-    def search_lr(self, bench: Bench, optimizer: torch.optim.Optimizer) -> None:
-        """`--find-lr`: the range test in place of training."""
-        if not self.group.alone:
-            raise TrainerError("--find-lr is for one process: run it on one node, without torchrun")
-        found = bench.find_lr(optimizer, self.options.find_lr)
-        table, picture = find_lr.save(found, self.options.run_dir / "find-lr")
-        self.events.say(
-            f"suggested --lr {found.suggested:.1e} (steepest fall at {found.steepest:.1e}, a tenth of the lowest"
-            f" loss's {found.tenth_of_minimum:.1e}); see {picture} and {table}"
-        )
-        self.events.emit(TrainingDone(step=0, seconds=0.0))
 
     def rebalance(self, split: BatchSplit, shares: tuple[int, ...], trained: TrainState, sync: Sync) -> BatchSplit:
         """Continue with other shares of each step; the samples of a step stay the same."""

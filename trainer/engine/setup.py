@@ -25,7 +25,6 @@ from trainer.engine.guard import Guard
 from trainer.engine.hardware.attention import Timer, gpu_ms, trials
 from trainer.engine.hardware.cuda_graphs import must_allow_graphs
 from trainer.engine.optimization.optimizer import LossScaler
-from trainer.engine.optimization.shared_muon import compile_if_faster, muon_of, share_if_faster
 from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync import methods
@@ -75,7 +74,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     bench = Bench(run.workload, run.hardware, cut, 0, events)
     choose_attention(run, bench)
     heartbeat.part("optimizer")
-    step_s, shares_muon = _optimizer_s(run, optimizer)
+    step_s = optimizer_s(run.workload.model, optimizer, run.group) if must_measure(run) else 0.0
     heartbeat.part("resume")
     start = resume(trained, run.workload, options, run.group, events.say)
     trained.step_sizes[:] = changed_steps(trained.step_sizes, start.cursor, run.per_step)
@@ -91,8 +90,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
         micro_batches=cut.micro_batches,
     )
     compiler = Compiler(run)
-    if not options.find_lr:
-        compiler.start()
+    compiler.start()
     bench = Bench(run.workload, run.hardware, cut, start.cursor, events, compiler.first_pass)
     heartbeat.part("plan")
     plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
@@ -113,8 +111,6 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     trained.sync_state.update(asdict(plan))
     split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
-    if plan.shares_muon is None and among.group is run.group:
-        plan = replace(plan, shares_muon=shares_muon)
     return _ready(among, trained, start, split, plan, compiler)
 
 
@@ -177,14 +173,9 @@ def _ready(
         option_layers.keep(options)
         events.say(option_layers.summary(options))
         events.emit(OptionsChosen(options=option_layers.as_rows(options)))
-    if options.find_lr:
-        run.search_lr(bench, optimizer)
-        return None
     must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, trained, start.step)
-    if told := _share_muon(run, trained, plan):
-        events.say(told)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
         rank_state.restore(options.run_dir, start.step, sync, run.group, events.warn)
     return TrainingSetup(
@@ -212,25 +203,6 @@ def _trained(run: TrainingRun, optimizer: Optimizer) -> TrainState:
             options.early_stopping or options.best, options.patience if options.early_stopping else 0
         ),
     )
-
-
-def _optimizer_s(run: TrainingRun, optimizer: Optimizer) -> tuple[float, bool | None]:
-    """Seconds of an optimizer step as the training will take it, 0 where no plan needs them; and whether ranks share
-    Muon's matrices, None where that is not decided yet."""
-    muon, options = muon_of(optimizer), run.options
-    shares: bool | None = None
-    if muon and options.compile is True and not options.deterministic and (told := compile_if_faster(muon, run.group)):
-        run.events.say(told)
-    if not must_measure(run):
-        return 0.0, None
-    if muon and _may_share(run, wished_sync(options)):
-        shares, told = share_if_faster(muon, run.group)
-        if told:
-            run.events.say(told)
-    step_s = optimizer_s(run.workload.model, optimizer, run.group)
-    if muon:
-        muon.start = muon.start_all  # who trains, and so who shares, is not decided yet
-    return step_s, shares
 
 
 def _own(run: TrainingRun, bench: Bench, step_s: float) -> Callable[[], Own]:
@@ -265,23 +237,6 @@ def _sync(run: TrainingRun, bench: Bench, name: str, trained: TrainState, step: 
     sync.weight = bench.cut.weight
     bench.warm_up(sync)
     return sync
-
-
-def _share_muon(run: TrainingRun, trained: TrainState, plan: SyncPlan) -> str:
-    """Share Muon's matrices within the nodes that train, where that is faster; what was decided, in a sentence."""
-    muon = muon_of(trained.optimizer)
-    if muon is None:
-        return ""
-    if not _may_share(run, plan.sync):
-        return ""
-    chosen, told = share_if_faster(muon, run.group, before=plan.shares_muon)
-    if told:
-        trained.sync_state["shares_muon"] = chosen
-    return told
-
-
-def _may_share(run: TrainingRun, sync: str) -> bool:
-    return sync not in methods.LOCAL and not run.options.deterministic
 
 
 def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:

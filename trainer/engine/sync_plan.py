@@ -35,8 +35,6 @@ class SyncPlan:
     """The forecast's speed; 0 where there is none."""
     gain: float = 0.0
     """How much faster the run's steps have become since, because it has compiled its model."""
-    shares_muon: bool | None = None
-    """Whether the ranks of a node share Muon's matrices; None: not decided yet, or nothing to decide."""
 
     @classmethod
     def remembered(cls, told: Mapping[str, Any]) -> SyncPlan:

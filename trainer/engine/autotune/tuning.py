@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from trainer.agent import heartbeat
 from trainer.config import TrainOptions
 from trainer.data.batch import Batch
-from trainer.engine.autotune import find_lr, micro_batch
+from trainer.engine.autotune import micro_batch
 from trainer.engine.autotune.workers import Trial, WorkerCount, choose_workers, counted
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
@@ -185,22 +185,6 @@ class Bench:
         with self._nothing_learnt(), torch.no_grad(), hardware.autocast(), AttentionSeen(hardware.dtype) as seen:
             self._workload.loss_sums(model, self._few())
         return [call.times(size // few) for call in seen.calls]
-
-    def find_lr(self, optimizer: Optimizer, steps: int) -> find_lr.LRRangeTest:
-        """The learning-rate range test. Afterwards the weights are spoilt."""
-        with self._nothing_learnt():
-            self._fitting(lambda: self._compute(next(self._loader(self.cut))))
-        batches = self._loader(self.cut)
-
-        def step(lr: float) -> float:
-            for group in optimizer.param_groups:
-                group["lr"] = lr * group.get("lr_scale", 1.0)
-            optimizer.zero_grad(set_to_none=True)
-            loss = self._compute(next(batches))
-            optimizer.step()
-            return loss
-
-        return find_lr.find_lr(step, steps=steps)
 
     def _try(self, size: int) -> None:
         self._compute(next(self._loader(replace(self.cut, micro_batch=size))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,6 @@ from trainer.engine.optimization.moment_formats import (
 
 Matrices = list[tuple[Tensor, Tensor]]
 """Views of parameters, and the updates that they are to get."""
-Iteration = Callable[[Tensor, float, tuple[float, float, float], int], Tensor]
-Directions = Callable[[], Tensor]
-"""Waits for what other ranks compute; returns (count, rows, columns)."""
 
 
 class Muon(torch.optim.Muon):
@@ -44,15 +41,11 @@ class Muon(torch.optim.Muon):
         # Updates as large as AdamW's, so that both take the same rates and decay (Liu et al., arXiv 2502.16982).
         super().__init__([{"parts": 1, **group} for group in groups], lr=lr, adjust_lr_fn="match_rms_adamw")
         self.dtype, self.how = dtype, how
-        self.iteration: Iteration = newton_schulz
-        self.start: Callable[[Sequence[Tensor], Mapping[str, Any]], Directions] = self.start_all
-        """Begins to make matrices of one shape orthogonal: here all of them, or shared with other ranks."""
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
         found_inf: Tensor | None = getattr(self, "found_inf", None)
         void = None if found_inf is None else (found_inf != 0).reshape(())
-        started = []
         for group in self.param_groups:
             alike: defaultdict[torch.Size, Matrices] = defaultdict(list)
             for parameter in group["params"]:
@@ -62,10 +55,9 @@ class Muon(torch.optim.Muon):
                     for matrix, part in pairs:
                         alike[part.shape].append((matrix, part))
             for matrices in alike.values():
-                started.append((group, matrices, self.start([part for _, part in matrices], group)))
-        for group, matrices, directions in started:
-            for (matrix, _), direction in zip(matrices, directions(), strict=True):
-                _move(matrix, direction, group, void)
+                directions = orthogonal(torch.stack([part for _, part in matrices]).to(self.dtype), group)
+                for (matrix, _), direction in zip(matrices, directions, strict=True):
+                    _move(matrix, direction, group, void)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         theirs = state_dict["state"]
@@ -80,13 +72,6 @@ class Muon(torch.optim.Muon):
                 raise ValueError(f"momentum of {tuple(mean.shape)}, and the parameter has {tuple(parameter.shape)}")
             step = torch.as_tensor(entry.get("step", 0.0)).to(parameter.device)
             self.state[parameter] = self._kept(mean.to(parameter.device), step, torch.full((BLOCK,), 1 << 31))
-
-    def orthogonal(self, matrices: Sequence[Tensor], group: Mapping[str, Any]) -> Tensor:
-        """(count, rows, columns), in `dtype`."""
-        return orthogonal(torch.stack(list(matrices)).to(self.dtype), group, self.iteration)
-
-    def start_all(self, matrices: Sequence[Tensor], group: Mapping[str, Any]) -> Directions:
-        return lambda: self.orthogonal(matrices, group)
 
     def _with_momentum(self, parameter: Tensor, group: dict[str, Any], void: Tensor | None) -> Tensor:
         gradient = parameter.grad
@@ -136,10 +121,10 @@ def newton_schulz(x: Tensor, eps: float, coefficients: tuple[float, float, float
     return x
 
 
-def orthogonal(matrices: Tensor, group: Mapping[str, Any], iteration: Iteration = newton_schulz) -> Tensor:
+def orthogonal(matrices: Tensor, group: Mapping[str, Any]) -> Tensor:
     """Each of (count, rows, columns) with its singular values brought near 1: Newton and Schulz's iteration."""
     tall = matrices.shape[1] > matrices.shape[2]
-    x = iteration(matrices.mT if tall else matrices, group["eps"], group["ns_coefficients"], group["ns_steps"])
+    x = newton_schulz(matrices.mT if tall else matrices, group["eps"], group["ns_coefficients"], group["ns_steps"])
     return x.mT if tall else x
 
 
