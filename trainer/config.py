@@ -180,7 +180,7 @@ class TrainOptions:
     tf32: bool = option(True, "use TF32 on GPUs from Ampere on")
     sdpa: str = option(
         "auto",
-        "kernel of scaled dot-product attention (default: auto, on a GPU the fastest by measurement)",
+        "kernel of scaled dot-product attention (default: auto, as torch chooses)",
         choices=("auto", "flash", "efficient", "cudnn", "math"),
     )
     fused: bool | None = option(None, "fused kernels of the optimizer (default: where torch has them)")

@@ -24,7 +24,7 @@ from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import MicroBatchLoader
 from trainer.engine.evaluate import Evaluator
 from trainer.engine.hardware.agreement import agree
-from trainer.engine.hardware.attention import AttentionKernels
+from trainer.engine.hardware.attention import attention_by
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
 from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
@@ -95,14 +95,12 @@ def _train(build: Build, options: TrainOptions, place: RankInfo, events: Events,
         join(place, hardware.device, options.backend) as group,
         StopSignal() as stop,
         determinism_explained(),
-        AttentionKernels() as attention,
+        attention_by(options.sdpa, same_shapes=workload.same_shapes),
     ):
-        if options.sdpa != "auto":
-            attention.only(options.sdpa)
         events.emit(GroupJoined(world_size=place.world_size, backend=group.backend, samples_per_step=per_step))
         run = TrainingRun(
             workload=workload, options=options, place=place, hardware=hardware, group=group, events=events, stop=stop,
-            writer=writer, per_step=per_step, attention=attention,
+            writer=writer, per_step=per_step,
         )  # fmt: skip
         # No other reference is kept: a DistributedDataParallel that outlives its process group may hang when that ends.
         _loop(_begun(run))

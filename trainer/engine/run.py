@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,6 @@ from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.group import Group
-from trainer.engine.hardware.attention import AttentionKernels
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.optimization.schedule import due
@@ -39,7 +38,6 @@ class TrainingRun:
     writer: Writer
     per_step: int
     """Samples in one optimizer step, over all ranks."""
-    attention: AttentionKernels = field(default_factory=AttentionKernels)
 
     @property
     def stopped_marker(self) -> Path:

@@ -22,7 +22,6 @@ from trainer.engine.compiler import Compiler
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
-from trainer.engine.hardware.attention import Timer, gpu_ms, trials
 from trainer.engine.hardware.cuda_graphs import must_allow_graphs
 from trainer.engine.optimization.optimizer import LossScaler
 from trainer.engine.rank_speed import ShareBalancer
@@ -71,8 +70,6 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     run, optimizer, cut = _fitted(run)
     options, events = run.options, run.events
     trained = _trained(run, optimizer)
-    bench = Bench(run.workload, run.hardware, cut, 0, events)
-    choose_attention(run, bench)
     heartbeat.part("optimizer")
     step_s = optimizer_s(run.workload.model, optimizer, run.group) if must_measure(run) else 0.0
     heartbeat.part("resume")
@@ -112,17 +109,6 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
     compiler.gain = plan.gain if compiler.is_compiled else 0.0
     return _ready(among, trained, start, split, plan, compiler)
-
-
-def choose_attention(run: TrainingRun, bench: Bench, timer: Timer = gpu_ms) -> None:
-    """Measure on this rank's GPU, as the fastest kernel depends on the card, the shapes and dropout. A CPU
-    has only one that is fast; the choice may change the last bits of a result, so `--deterministic` leaves it out."""
-    options, hardware = run.options, run.hardware
-    if options.sdpa == "auto" and hardware.on_gpu and not options.deterministic:
-        kernels = trials(same_shapes=run.workload.same_shapes)
-        chosen = run.attention.choose(bench.attention_calls(), hardware.device, kernels, timer)
-        if chosen:
-            run.events.say(chosen)
 
 
 def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> str:

@@ -20,7 +20,6 @@ from trainer.engine.autotune.workers import Trial, WorkerCount, choose_workers, 
 from trainer.engine.buffers import Buffers
 from trainer.engine.dataloader import BatchSplit, MicroBatchLoader
 from trainer.engine.group import Group
-from trainer.engine.hardware.attention import AttentionCall, AttentionSeen
 from trainer.engine.hardware.compiling import uncompiled
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import standing_still
@@ -176,15 +175,6 @@ class Bench:
         """Samples that batch norm can do with, and that need hardly any memory. For a model that runs uncompiled: it
         would be compiled for their number too."""
         return next(self._loader(replace(self.cut, micro_batch=min(2, self.cut.micro_batch))))
-
-    def attention_calls(self) -> list[AttentionCall]:
-        """The different calls of attention in a forward pass over a micro-batch."""
-        size = min(self.cut.micro_batch, self.cut.share)
-        few = min(2, size)
-        model, hardware = self._workload.model, self._hardware
-        with self._nothing_learnt(), torch.no_grad(), hardware.autocast(), AttentionSeen(hardware.dtype) as seen:
-            self._workload.loss_sums(model, self._few())
-        return [call.times(size // few) for call in seen.calls]
 
     def _try(self, size: int) -> None:
         self._compute(next(self._loader(replace(self.cut, micro_batch=size))))
