@@ -185,7 +185,7 @@ class TrainOptions:
     )
     fused: bool | None = option(None, "fused kernels of the optimizer (default: where torch has them)")
     compile: bool | Literal["auto"] = option(
-        "auto", "torch.compile (default: auto, where it saves time within the run)", aliases=("--use-compile",),
+        "auto", "torch.compile (default: auto, in long runs on GPUs)", aliases=("--use-compile",),
         constants={"--no-compile": False},
     )  # fmt: skip
     cuda_graphs: bool = option(

@@ -21,10 +21,8 @@ from torch import nn
 from tests.trainer.conftest import Result
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine.compiler import PATIENCE_S, Compiler, CompileTimes, _Watch
+from trainer.engine.compiler import LONG, PATIENCE_S, Compiler, CompileTimes, _Watch
 from trainer.engine.hardware import compiling
-from trainer.engine.hardware.compiling import Saved
-from trainer.engine.hardware.pass_times import PassTimes
 from trainer.engine.reporting.metrics import Throughput
 
 CPU = torch.device("cpu")
@@ -67,42 +65,23 @@ class Played:
     gains: list[float] = field(default_factory=list)
     """The gain at each time that the training was told of another speed of its steps."""
     model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
-
-    looked: list[int] = field(default_factory=list)
-    """An entry for each pass that was measured operator by operator."""
-
     all_gather: Callable[[float], list[float]] | None = None
-    barrier: Callable[[], object] = lambda: None
 
-    def compiler(
-        self, compile: bool | str = "auto", *, fusable: float = 0.5, deterministic: bool = False, slowness: float = 2.0
-    ) -> Compiler:
-        """`fusable`: share of this rank's pass, as it is measured operator by operator."""
-        workload = SimpleNamespace(model=self.model, identity={"width": 4})
-
-        def timed(*_: object) -> SimpleNamespace:
-            self.looked.append(1)
-            return SimpleNamespace(stop=lambda: None, read=lambda: pass_of(fusable))
-
+    def compiler(self, compile: bool | str = "auto", *, deterministic: bool = False, on_gpu: bool = True) -> Compiler:
         run = SimpleNamespace(
-            workload=workload,
+            workload=SimpleNamespace(model=self.model, identity={"width": 4}),
             options=TrainOptions(compile=compile, deterministic=deterministic, run_dir=self.tmp_path),
-            hardware=SimpleNamespace(device=CPU, precision="float32"),
-            group=SimpleNamespace(
-                all_gather_scalar=self.all_gather or (lambda own: [own, *self.others.values()]), barrier=self.barrier
-            ),
+            hardware=SimpleNamespace(device=CPU, on_gpu=on_gpu, precision="float32"),
+            group=SimpleNamespace(all_gather_scalar=self.all_gather or (lambda own: [own, *self.others.values()])),
             events=SimpleNamespace(say=self.told.append, warn=self.told.append),
             place=RankInfo(),
         )
-        folder = {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")}
-        return Compiler(run, folder, slowness=lambda: slowness, timed=timed)  # type: ignore[arg-type]
+        return Compiler(run, {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")})  # type: ignore[arg-type]
 
     @contextmanager
-    def training(
-        self, compile: bool | str = "auto", *, fusable: float = 0.5, deterministic: bool = False, slowness: float = 2.0
-    ) -> Iterator[Compiler]:
+    def training(self, compile: bool | str = "auto", **how: bool) -> Iterator[Compiler]:
         """A training that measures nothing before its first step."""
-        compiler = self.compiler(compile, fusable=fusable, deterministic=deterministic, slowness=slowness)
+        compiler = self.compiler(compile, **how)
         compiler.start()
         with compiler.steps(
             compiler._run, lambda: self.slow.append(1), lambda: self.gains.append(round(compiler.gain, 3))
@@ -119,142 +98,56 @@ class Played:
             compiler.step_done(known, known, left)
 
 
-def pass_of(fusable: float) -> PassTimes:
-    """A pass of which this share can be fused, in steps that are nothing but passes."""
-    return PassTimes(whole_s=1.0, wall_s=1e9, fusable_s=fusable)
-
-
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
     return Played(tmp_path)
 
 
-COST_S = 2 * compiling.BLOCKS_S["cpu"]
-"""On a machine that is twice as slow as the one of the figures."""
+ENOUGH = round(LONG * compiling.BLOCKS_S)
+"""Seconds of the rest of a run that is long beside the time of compiling."""
 
 
-@pytest.mark.parametrize(
-    ("left_s", "likely", "most", "pays"),
-    [
-        (101.0, 0.3, 0.5, True),
-        (99.0, 0.3, 0.5, False),  # it would save 29.7 s, and that is not enough
-        (1499.0, 0.01, 0.5, False),  # more than a fiftieth of the time left: no trial
-        (1501.0, 0.01, 0.5, True),
-        (1501.0, 0.0, 0.0199, False),  # it could not save what the trial costs
-    ],
-)
-def test_what_will_probably_pay_is_compiled_and_what_may_where_that_costs_little(
-    left_s: float, likely: float, most: float, pays: bool
+@pytest.mark.parametrize(("steps_left", "compiled"), [(ENOUGH - 1, False), (ENOUGH, True)])
+def test_on_a_gpu_auto_compiles_where_the_rest_of_the_run_is_long(
+    played: Played, steps_left: int, compiled: bool
 ) -> None:
-    assert Saved(likely=likely, most=most).pays(left_s, cost_s=30.0) is pays
-
-
-def test_a_gain_that_was_measured_leaves_nothing_to_try() -> None:
-    known = Saved.measured(0.25)
-    assert known.likely == known.most == pytest.approx(0.2)
-    assert Saved.measured(-0.1) == Saved(likely=0.0, most=0.0)
-    assert not Saved.measured(0.005).pays(1000.0, cost_s=6.0)
-
-
-def test_less_is_certain_on_a_cpu() -> None:
-    on_cpu, on_gpu = (Saved.estimated(0.5, torch.device(kind)) for kind in ("cpu", "cuda"))
-    assert on_cpu.most == on_gpu.most == 0.5
-    assert on_cpu.likely < on_gpu.likely < 0.5
-
-
-@pytest.mark.parametrize(
-    ("steps_left", "fusable", "pays"),
-    [
-        (int(COST_S / compiling.TRIAL) - 1, 0.5, False),
-        (int(COST_S / compiling.TRIAL) + 1, 0.5, True),
-        (int(COST_S / compiling.TRIAL) + 1, 0.01, False),
-    ],
-)
-def test_auto_looks_at_a_step_and_compiles_where_that_may_pay(
-    played: Played, steps_left: int, fusable: float, pays: bool
-) -> None:
-    with played.training(fusable=fusable) as compiler:
+    with played.training() as compiler:
         played.steps(compiler, 4, 1.0, steps_left)
-        assert not played.looked, "the first steps are not usual ones"
+        assert not played.is_compiled, "the first steps are not usual ones"
         played.steps(compiler, 1, 1.0, steps_left)
-        assert played.looked
+        assert played.is_compiled is compiled
+    assert len(played.slow) == compiled
+    assert played.told == ["compiling in the next step: 20 s of the 7 min that are left"][: int(compiled)]
+
+
+def test_on_a_cpu_only_what_is_asked_for_is_compiled(played: Played) -> None:
+    with played.training(on_gpu=False) as compiler:
+        played.steps(compiler, 20, 100.0)
         assert not played.is_compiled
-        played.steps(compiler, 1, 2.0, steps_left)  # watched, and so longer
-        assert played.is_compiled is pays
-        assert len(played.slow) == 1 + pays
-        (told,) = played.told
-        assert told.startswith("compiling in the next step, about 34 s" if pays else "not compiled: that takes about")
+    assert (played.told, played.slow) == ([], [])
+    with played.training(compile=True, on_gpu=False):
+        assert played.is_compiled
 
 
-def test_a_run_that_is_too_short_for_any_result_is_not_looked_at(played: Played) -> None:
-    enough = int(compiling.BLOCKS_S["cpu"] / compiling.TRIAL)
-    with played.training(fusable=1.0) as compiler:
-        played.steps(compiler, 20, 1.0, enough - 1)
-    assert (played.looked, played.told, played.slow) == ([], [], [])
-    with played.training(fusable=1.0) as compiler:
-        played.steps(compiler, 20, 1.0, enough + 1)
-    assert len(played.looked) == 1
-    assert not played.is_compiled, "this machine is slow now"
-
-
-def test_nothing_is_compiled_after_the_last_step(played: Played) -> None:
-    """A step so long that compiling would pay within the next one, which is the last and is looked at."""
-    with played.training(fusable=0.9) as compiler:
-        played.steps(compiler, 5, COST_S / compiling.TRIAL + 1, left=1)
-        assert played.looked
-        played.steps(compiler, 1, COST_S / compiling.TRIAL + 1, left=0)
-    assert not played.is_compiled
-
-
-def test_batches_of_many_shapes_cost_two_compilations(played: Played) -> None:
-    model = played.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    left = int(1.5 * COST_S / compiling.TRIAL)
-    for rows, compiled in (([5, 5, 3, 5, 3], True), ([5, 4, 3, 2, 1], False)):
-        with played.training() as compiler:
-            for size in rows:
-                model(torch.zeros(size, 4))
-                played.steps(compiler, 1, 1.0, left)
-            played.steps(compiler, 1, 1.0, left)
-            assert played.is_compiled is compiled
-        assert not model._forward_pre_hooks
-        compiling.undo(model)
-
-
-def test_ranks_decide_alike_and_never_at_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_unequal_machines_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random machines whose ranks play together."""
     monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
     chance, decided = Random(0), set()  # noqa: S311  # no secrets
-    for case in range(200):
-        ranks = [Member(chance) for _ in range(chance.choice((1, 2, 5)))]
+    for case in range(100):
+        times = [10 ** chance.uniform(-2, 1) for _ in range(chance.choice((1, 2, 5)))]
         left = chance.choice((10, 100, 1000, 10_000))
-        compiled = decide_together(ranks, left, tmp_path / str(case))
-        assert len(set(compiled)) == 1
-        left_s = left * max(one.step_s for one in ranks)
-        cost_s = max(compiling.BLOCKS_S["cpu"] * one.slowness for one in ranks)
-        if compiled[0]:
-            assert min(one.fusable for one in ranks) * left_s > cost_s, "no more can be saved than can be fused"
-            assert cost_s <= compiling.TRIAL * left_s, "on a CPU, where probably nothing is saved"
-        decided.add(compiled[0])
+        compiled = decide_together(times, left, tmp_path / str(case))
+        assert set(compiled) == {left * max(times) >= ENOUGH}
+        decided |= set(compiled)
     assert decided == {True, False}
 
 
-class Member:
-    """A rank of its own speed, share and slowness."""
-
-    def __init__(self, chance: Random) -> None:
-        self.step_s = 10 ** chance.uniform(-2, 1)
-        self.fusable = chance.choice((0.0, 0.005, chance.uniform(0.0, 0.4)))
-        self.slowness = chance.uniform(1.0, 6.0)
-
-
-def decide_together(ranks: list[Member], steps_left: int, folder: Path) -> list[bool]:
+def decide_together(step_s: list[float], steps_left: int, folder: Path) -> list[bool]:
     """Each rank in a thread of its own, with collectives that all of them have to call in the same order."""
-    meeting, said = Barrier(len(ranks), timeout=10), [0.0] * len(ranks)
+    meeting, said = Barrier(len(step_s), timeout=10), [0.0] * len(step_s)
 
     def decide(number: int) -> bool:
-        own = ranks[number]
-
         def all_gather_scalar(value: float) -> list[float]:
             said[number] = value
             meeting.wait()
@@ -262,21 +155,20 @@ def decide_together(ranks: list[Member], steps_left: int, folder: Path) -> list[
             meeting.wait()
             return everyones
 
-        played = Played(folder / str(number))
-        played.all_gather, played.barrier = all_gather_scalar, meeting.wait
-        with played.training(fusable=own.fusable, slowness=own.slowness) as compiler:
+        played = Played(folder / str(number), all_gather=all_gather_scalar)
+        with played.training() as compiler:
             for _ in range(6):
-                known = own.step_s if compiler.measures else math.nan
+                known = step_s[number] if compiler.measures else math.nan
                 compiler.step_done(known, known, steps_left)
             return played.is_compiled
 
-    with ThreadPoolExecutor(len(ranks)) as threads:
-        return list(threads.map(decide, range(len(ranks))))
+    with ThreadPoolExecutor(len(step_s)) as threads:
+        return list(threads.map(decide, range(len(step_s))))
 
 
 def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> None:
     with played.training() as compiler:
-        played.steps(compiler, 6, 1.0)
+        played.steps(compiler, 5, 1.0)
         played.steps(compiler, 1, 41.0)
         assert played.gains == [0.0]
         played.steps(compiler, 6, 1.0)
@@ -290,7 +182,7 @@ def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> Non
 
 def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Played) -> None:
     with played.training() as compiler:
-        played.steps(compiler, 6, 1.0)
+        played.steps(compiler, 5, 1.0)
         played.steps(compiler, 1, 41.0)
         played.steps(compiler, 6, 0.8)
         assert played.is_compiled
@@ -340,14 +232,6 @@ def test_figures_that_cannot_be_read_are_none(played: Played, text: str) -> None
     assert CompileTimes(file.parent).get(key) is None
     compiling.undo(played.model)
     with played.training():
-        assert not played.is_compiled
-
-
-def test_the_slowest_rank_decides(played: Played) -> None:
-    """Its steps are those of all; and where it gains nothing, nobody does."""
-    played.others = {"no gain on this rank": 0.0}
-    with played.training() as compiler:
-        played.steps(compiler, 12, 1.0)
         assert not played.is_compiled
 
 

@@ -1,10 +1,10 @@
 """`--compile`: when a run compiles its model, and whether it keeps to it. One decision for all ranks.
 
-`auto` looks at one step after the first few, operator by operator, and compiles if the remaining steps save more time
-than it takes. Then it measures steps again and goes back if they are not faster. The kernels and the measured figures
-are kept on the node's disk: a run that starts again compiles at once, from there, and so does one with `--compile`:
-before anything is measured, so that the forecast, the shares and the trial of data loading see the program that will
-run.
+`auto` compiles on GPUs, where the rest of the run is long beside the time that compiling takes; then it measures steps
+again and goes back if they are not faster. On a CPU nothing is compiled unless that is asked for (docs/adr/0049). The
+kernels and the measured figures are kept on the node's disk: a run that starts again compiles at once, from there, and
+so does one with `--compile`: before anything is measured, so that the forecast, the shares and the trial of data
+loading see the program that will run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ from threading import Event, Thread
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from contract.cost_model.units import duration
 from trainer.agent import heartbeat
 from trainer.data.files import write_atomic
 from trainer.engine.hardware import compiling
-from trainer.engine.hardware.compiling import Saved
-from trainer.engine.hardware.pass_times import PassTimer
 from trainer.engine.reporting.remaining_time import FIRST_STEPS
 from trainer.engine.run import TrainingRun
 
@@ -38,6 +34,8 @@ PATIENCE_S = 1800.0
 """Time for which compiling counts as progress; afterwards the hang detector may act."""
 LEAST_GAIN = 0.01
 """Compiled steps that gain less are not worth the compilations that other batch sizes cost later."""
+LONG = 20
+"""Multiple of the time of compiling that a run has to last: then a trial that gains nothing costs 5 % of it."""
 KEPT = "compile.json"
 MOST_KEPT = 50
 
@@ -86,16 +84,10 @@ class CompileTimes:
 
 
 class Compiler:
-    """Compiles a run's model before a step, and looks at the steps after it. All ranks call it alike."""
+    """Compiles a run's model before a step, and compares the steps after it. All ranks call it alike."""
 
-    def __init__(
-        self,
-        run: TrainingRun,
-        environ: Mapping[str, str] = os.environ,
-        slowness: Callable[[], float] = compiling.slowness,
-        timed: Callable[..., PassTimer] = PassTimer,
-    ) -> None:
-        self._run, self._model, self._slowness, self._timed = run, run.workload.model, slowness, timed
+    def __init__(self, run: TrainingRun, environ: Mapping[str, str] = os.environ) -> None:
+        self._run, self._model = run, run.workload.model
         self.gain = 0.0
         """How much faster steps are than before the model was compiled, if that was after the forecast was made."""
         self._expect_slow_step = self._speed_changed = _nothing
@@ -104,12 +96,11 @@ class Compiler:
         self._key = _key(run)
         self._known: CompileTime | None = None
         self._steps = self._compiled_at = 0
-        self._eager_s = self._predicted_s = 0.0
-        self._batches: _Batches | None = None
-        self._timer: PassTimer | None = None
+        self._eager_s = 0.0
         self._watch: _Watch | None = None
-        self._automatic = run.options.compile == "auto" and not run.options.deterministic
-        self._settled = not self._automatic and run.options.compile is not True
+        options = run.options
+        self._automatic = options.compile == "auto" and run.hardware.on_gpu and not options.deterministic
+        self._settled = not self._automatic and options.compile is not True
         self._pending = False
         """Whether the next pass is the first one since the model was compiled, and will take long."""
 
@@ -147,12 +138,9 @@ class Compiler:
         self._run, self._expect_slow_step, self._speed_changed = run, expect_slow_step, speed_changed
         if self._pending:
             self._begin_slow_step()
-        if not self._settled:
-            self._batches = _Batches(self._model)
         try:
             yield self
         finally:
-            self._look_no_more()
             if self._watch:
                 self._watch.stop()
 
@@ -165,8 +153,6 @@ class Compiler:
         """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
         if self._watch or self._settled:
             return self._watch is not None
-        if self._timer:
-            return True
         return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
 
     def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
@@ -179,77 +165,32 @@ class Compiler:
             self._speed_changed()
         elif self._settled:
             return
-        elif self._timer:
-            self._compile_if_it_pays(steps_left)
         elif not self._compiled_at and self._steps == FIRST_STEPS:
-            self._look_if_it_may_pay(usual_s, steps_left)
+            self._compile_if_long(usual_s, steps_left)
         elif self._compiled_at and self._steps == self._compiled_at + 1 + FIRST_STEPS:
             self._compare(usual_s)
 
-    def _look_if_it_may_pay(self, step_s: float, steps_left: int) -> None:
-        """Measure the next step's first pass, unless no result could pay."""
+    def _compile_if_long(self, step_s: float, steps_left: int) -> None:
+        """Compile where the rest of the run is long beside the time that compiling takes."""
         # The slowest rank decides: the others wait for it in each step.
-        self._eager_s = max(self._run.group.all_gather_scalar(step_s))
-        device = self._run.hardware.device
-        most = self._agreed(self._known_saved or Saved.estimated(1.0, device))
-        if most.pays(self._eager_s * steps_left, max(self._run.group.all_gather_scalar(self._cost_s()))):
-            self._timer = self._timed(self._model, compiling.parts(self._model, device), device)
-            self._expect_slow_step()
-        else:
-            self._settled = True
-            self._look_no_more()
-
-    def _compile_if_it_pays(self, steps_left: int) -> None:
-        group, left_s = self._run.group, self._eager_s * steps_left
-        saved = self._agreed(self._known_saved or self._estimated())
-        group.barrier()  # all at once, as they would compile
-        cost_s = max(group.all_gather_scalar(self._cost_s(self._slowness)))
+        gather, known = self._run.group.all_gather_scalar, self._known
+        self._eager_s = max(gather(step_s))
+        left_s = self._eager_s * steps_left
+        cost_s = max(gather(self._cost_s()))
+        unpaid = known is not None and known.gain is not None and known.gain < LEAST_GAIN
         self._settled = True
-        self._look_no_more()
-        if saved.most < LEAST_GAIN or not saved.pays(left_s, cost_s):
-            most = f"at most {saved.most:.0%} of {duration(left_s)} could be saved"
-            self._run.events.say(f"not compiled: that takes about {duration(cost_s)}, and {most}")
+        if any(gather(float(unpaid))) or left_s < LONG * cost_s:
             return
-        likely = f"{steps_left} steps of {_seconds(self._eager_s)} may be {_seconds(saved.likely * left_s)} shorter"
-        if saved.likely * left_s <= cost_s:
-            likely = f"a trial, at {cost_s / left_s:.1%} of the time left, to keep to what is faster"
-        self._predicted_s = cost_s
-        self._compile(likely)
+        self._compile(f"{duration(cost_s)} of the {duration(left_s)} that are left")
         if self._pending:
-            self._settled, self._compiled_at = False, self._steps + 1
+            self._settled, self._compiled_at = False, self._steps
             self._begin_slow_step()
 
-    def _agreed(self, saved: Saved) -> Saved:
-        """The least of all ranks."""
-        gather = self._run.group.all_gather_scalar
-        return Saved(likely=min(gather(saved.likely)), most=min(gather(saved.most)))
-
-    @property
-    def _known_saved(self) -> Saved | None:
-        """As an earlier run has measured it."""
-        known = self._known
-        return Saved.measured(known.gain) if known and known.gain is not None else None
-
-    def _estimated(self) -> Saved:
-        """From this rank's pass that was looked at."""
-        times, device = self._timer.read() if self._timer else None, self._run.hardware.device
-        if times is None or self._batches is None:  # the workload does not call its model as a whole
-            return Saved(likely=0.0, most=0.0)
-        return Saved.estimated(times.fusable(self._eager_s / self._batches.per_step(self._steps)), device)
-
-    def _cost_s(self, slowness: Callable[[], float] = lambda: 1.0) -> float:
-        """Seconds that compiling takes on this rank, on a machine that is so slow."""
+    def _cost_s(self) -> float:
+        """Seconds that compiling takes on this rank."""
         if self._known:
             return self._known.seconds * (1.0 if self._known.warm else compiling.WARM)
-        times = compiling.VARIED if self._batches and self._batches.vary else 1.0
-        return compiling.usual_cost_s(self._model, self._run.hardware.device) * times * slowness()
-
-    def _look_no_more(self) -> None:
-        if self._timer:
-            self._timer.stop()
-        if self._batches:
-            self._batches.stop()
-        self._timer = self._batches = None
+        return compiling.usual_cost_s(self._model)
 
     def _compile(self, why: str) -> None:
         run, self._settled = self._run, True
@@ -259,8 +200,7 @@ class Compiler:
                 run.events.warn(f"not compiled: {lacking}")
             return
         compiling.compile_in_place(self._model, run.hardware.device, cuda_graphs=run.options.cuda_graphs)
-        predicted = f", about {duration(self._predicted_s)}" if self._predicted_s else ""
-        run.events.say(f"compiling in the next {'step' if self._steps else 'pass'}{predicted}{why and ': '}{why}")
+        run.events.say(f"compiling in the next {'step' if self._steps else 'pass'}{why and ': '}{why}")
         self._pending = True
 
     def _begin_slow_step(self) -> None:
@@ -276,7 +216,7 @@ class Compiler:
         self._keep()
 
     def _compare(self, compiled_s: float) -> None:
-        """Keep to what is faster: the prediction is for any machine, the steps are of this one."""
+        """Keep to what is faster, and note it for the next run of this model here."""
         self._settled = True
         compiled_s = max(self._run.group.all_gather_scalar(compiled_s))
         gain = self._eager_s / compiled_s - 1
@@ -295,32 +235,6 @@ class Compiler:
     def _keep(self) -> None:
         if self._known and self._run.place.local_rank == 0:
             self._times.put(self._key, self._known)
-
-
-class _Batches:
-    """Notes how many passes a step has, and the shapes of their batches."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._passes = 0
-        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
-        self._hook = model.register_forward_pre_hook(self._note, with_kwargs=True)
-
-    def stop(self) -> None:
-        self._hook.remove()
-
-    def per_step(self, steps: int) -> float:
-        """Passes of a step, of so many steps so far."""
-        return max(1.0, self._passes / steps)
-
-    @property
-    def vary(self) -> bool:
-        """Whether torch will compile for any size, after the first one. The last of a step's micro-batches may be
-        smaller than the others: that is a second kernel, or the same one."""
-        return len(self._shapes) > 2
-
-    def _note(self, _model: nn.Module, *inputs: object) -> None:
-        self._passes += 1
-        self._shapes.add(tuple(tuple(one.shape) for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)))
 
 
 class _Watch:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -24,48 +21,11 @@ from torch import nn
 
 from trainer.models.layers import RegionOnGpu
 
-BLOCKS_S = {"cpu": 17.0, "cuda": 20.0}
-"""Time to compile a block of GPT-2 for the first time: measured on a CPU of `REFERENCE_S`; on a GPU estimated."""
-WHOLE_S = {"cpu": 30.0, "cuda": 45.0}
-"""The same for a model without repeated blocks."""
+BLOCKS_S, WHOLE_S = 20.0, 45.0
+"""Seconds to compile a block of GPT-2, and a model without repeated blocks, for the first time on a GPU's node; both
+are estimates, replaced by what the first run measures."""
 WARM = 0.25
 """Share of that time if the kernels are in the cache: 2.6 of 15 s measured, and the rest is for slow disks."""
-REFERENCE_S = 0.05
-"""Time of `_work` on the machine of these figures."""
-VARIED = 2.0
-"""Compilations where batches have many shapes: the second shape makes torch compile for any size."""
-LIKELY_SAVED = {"cpu": 0.0, "cuda": 0.6}
-"""Share of what can be fused that compiling saves. On a CPU none, as measured on six models; on a GPU estimated from
-nanoGPT's 250 and 135 ms a step (docs/adr/0049)."""
-MOST_SAVED = 0.9
-"""Share of a step that no compiling exceeds."""
-TRIAL = 0.02
-"""Share of the remaining time for which compiling is tried although it will probably not pay. Its result is kept."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """Share of a step that compiling saves."""
-
-    likely: float
-    most: float
-
-    @classmethod
-    def measured(cls, gain: float) -> Saved:
-        """`gain` 0.25 means 1.25 times as many steps in the same time."""
-        share = max(0.0, gain) / (1 + max(0.0, gain))
-        return cls(likely=share, most=share)
-
-    @classmethod
-    def estimated(cls, fusable: float, device: torch.device) -> Saved:
-        """`fusable`: share of a step that can be fused at all."""
-        most = min(MOST_SAVED, fusable)
-        return cls(likely=most * LIKELY_SAVED.get(device.type, LIKELY_SAVED["cuda"]), most=most)
-
-    def pays(self, left_s: float, cost_s: float) -> bool:
-        """Whether to compile, for so many seconds of steps: if that will probably save more than it costs, or if it may
-        and costs next to nothing."""
-        return self.likely * left_s > cost_s or (self.most * left_s > cost_s and cost_s <= TRIAL * left_s)
 
 
 def regions(model: nn.Module) -> Sequence[nn.Module]:
@@ -203,29 +163,8 @@ def is_of_the_compiler(error: BaseException) -> bool:
 # ── Time that it takes ──────────────────────────────────────────────────────────────────
 
 
-def usual_cost_s(model: nn.Module, device: torch.device) -> float:
-    """Seconds of compiling on the reference machine."""
-    costs = WHOLE_S if regions(model) == [model] else BLOCKS_S
-    return costs.get(device.type, costs["cuda"])
-
-
-def slowness(clock: Callable[[], float] = time.perf_counter, work: Callable[[], object] | None = None) -> float:
-    """How many times slower this machine is now than the reference machine: compiling is work of one core, and other
-    processes, the other ranks of this machine among them, may share it."""
-    times = []
-    for _ in range(5):
-        began = clock()
-        (work or _work)()
-        times.append(clock() - began)
-    return max(1.0, median(times) / REFERENCE_S)
-
-
-def _work() -> int:
-    """About what a compiler in Python does: build, hash and look up small objects."""
-    table: dict[tuple[int, str], int] = {}
-    for number in range(480_000):
-        table[number % 4096, "name"] = number
-    return len(table)
+def usual_cost_s(model: nn.Module) -> float:
+    return WHOLE_S if regions(model) == [model] else BLOCKS_S
 
 
 def what_lacks(
