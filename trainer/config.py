@@ -148,10 +148,6 @@ class TrainOptions:
     optimizer_offload: bool = option(
         False, "keep the moments of adamw or sgd in pinned CPU memory and copy them to the GPU in each step"
     )
-    memory: Literal["off", "auto"] = option(
-        "off", "with auto the fastest gradient checkpointing, loss chunk, micro-batch and, last, optimizer state that"
-        " fit into each rank's memory, of those that are not given",
-    )  # fmt: skip
     lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
     min_lr: float | None = option(
         None, "learning rate that cosine and linear fall to (default: a tenth of --lr)", at_least=0

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import Batch, BatchRequest
-from trainer.engine.autotune.stand_in import stand_in
+from trainer.engine.autotune.measure import Echo
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.dataloader import BatchSplit
-from trainer.engine.group import Group
 from trainer.engine.hardware.device import Hardware
 from trainer.engine.optimization.optimizer import build_optimizer
 from trainer.engine.reporting.events import Events
@@ -63,7 +62,7 @@ def small() -> Iterator[None]:
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-@pytest.mark.parametrize("sync", ["fp32", "int8", "diloco"])
+@pytest.mark.parametrize("sync", ["int8", "diloco"])
 @pytest.mark.usefixtures("small")
 def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchange(sync: str, tmp_path: Path) -> None:
     place = RankInfo(rank=0, world_size=2)
@@ -74,13 +73,13 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
     cut = BatchSplit(place=place, seed=1, per_step=256, micro_batch=8)
     events = Events(place, out=io.StringIO(), err=io.StringIO())
     bench = Bench(workload, hardware, cut, 0, events)
-    group = Group(place=place, backend="gloo", device=torch.device("cpu"))
-    context = methods.SyncContext(model=workload.model, optimizer=optimizer, options=options, group=group)
-    bench.choose_micro_batch(options, optimizer, lambda: stand_in(sync, context))
+    bench.choose_micro_batch(options, optimizer, methods.copies_held(sync))
     size = bench.cut.micro_batch
     assert 1 <= size < 128
 
-    held = stand_in(sync, context)  # what a real run holds in its second step
+    group = Echo(place=place, backend="none", device=torch.device("cuda", 0))
+    context = methods.SyncContext(model=workload.model, optimizer=optimizer, options=options, group=group)
+    held = methods.build(sync, context, 0, static_graph=False)
     for _ in range(3):
         for last in (False, True):
             with held.gradients(last=last):

@@ -165,6 +165,5 @@ def test_a_chunk_of_the_loss_is_as_long_as_the_model_makes_it() -> None:
 def test_sizes_are_not_guessed(tmp_path: Path) -> None:
     data = tokens(tmp_path / "Data", train=5000, validation=5000)
     assert ask("gpt2").sizes is None
-    assert ask("gpt2", "--memory", "auto", data=data).sizes is None
     assert ask("gpt2", "--init-from", "gpt2", data=data).sizes is None
     assert ask("gpt2", "--config", "mine.yaml", data=data).sizes is None

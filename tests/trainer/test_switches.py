@@ -39,7 +39,8 @@ def test_tf32(tf32: bool, precision: str, observe: Any, tmp_path: Path) -> None:
 def test_the_kernel_of_attention_is_the_only_one_in_the_forward_pass(sdpa: str, observe: Any, tmp_path: Path) -> None:
     usual = [name for name, enabled in KERNELS.items() if enabled()]
     assert observe(tmp_path, **SHORT, sdpa=sdpa).code == 0
-    assert {tuple(one["kernels"]) for one in seen(tmp_path)} == {tuple(usual) if sdpa == "auto" else (sdpa,)}
+    by_itself = tuple(name for name in usual if name != "cudnn")  # whose shapes vary
+    assert {tuple(one["kernels"]) for one in seen(tmp_path)} == {by_itself if sdpa == "auto" else (sdpa,)}
     assert [name for name, enabled in KERNELS.items() if enabled()] == usual
 
 

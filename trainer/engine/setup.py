@@ -13,8 +13,6 @@ from trainer.agent import heartbeat
 from trainer.data.order import changed_steps
 from trainer.engine.autotune.host_stats import look_around
 from trainer.engine.autotune.measure import Own, optimizer_s
-from trainer.engine.autotune.memory import choose_memory
-from trainer.engine.autotune.stand_in import stand_in
 from trainer.engine.autotune.tuning import Bench
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import ResumePoint, TrainState, resume
@@ -67,7 +65,7 @@ class TrainingSetup:
 def begin(run: TrainingRun) -> TrainingSetup | None:
     """None: there is nothing to train here. To be called by all ranks."""
     heartbeat.part("memory")
-    run, optimizer, cut = _fitted(run)
+    optimizer, cut = _fitted(run)
     options, events = run.options, run.events
     trained = _trained(run, optimizer)
     heartbeat.part("optimizer")
@@ -122,8 +120,8 @@ def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> s
     )
 
 
-def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
-    """The run with its optimizer and its cut of a step, by options or as the memory holds it."""
+def _fitted(run: TrainingRun) -> tuple[Optimizer, BatchSplit]:
+    """The optimizer, and the cut of a step by options or as the memory holds it."""
     options = run.options
     split = BatchSplit(
         place=run.place,
@@ -134,13 +132,10 @@ def _fitted(run: TrainingRun) -> tuple[TrainingRun, Optimizer, BatchSplit]:
         nodes=run.group.nodes,
     )
     bench = Bench(run.workload, run.hardware, split, 0, run.events)
-    if options.memory == "auto":
-        run = choose_memory(run, bench)
-        return run, run.optimizer(), bench.cut
-    model, optimizer = run.workload.model, run.optimizer()
-    context = methods.SyncContext(model=model, optimizer=optimizer, options=options, group=run.group)
-    bench.choose_micro_batch(options, optimizer, lambda: stand_in(wished_sync(options), context))
-    return run, optimizer, bench.cut
+    optimizer = run.optimizer()
+    copies = 0 if run.group.alone else methods.copies_held(wished_sync(options))
+    bench.choose_micro_batch(options, optimizer, copies)
+    return optimizer, bench.cut
 
 
 def _ready(
@@ -230,6 +225,5 @@ def _static_graph(run: TrainingRun, split: BatchSplit) -> bool:
     ranks must decide alike: a static graph has one collective more."""
     options = run.options
     # Not by `split.micro_batch`, which a rank with less memory has made smaller.
-    parts = options.micro_batch_size is not None or options.memory == "auto"
-    accumulates = parts or split.largest_share > options.batch_size
+    accumulates = options.micro_batch_size is not None or split.largest_share > options.batch_size
     return options.static_graph and not by_speed(run) and not accumulates

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.data.batch import Batch, BatchRequest
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from contract.cost_model.memory import TransformerTraining
     from trainer.data.order import Indices, Order, StepSizes
 
 Outputs: TypeAlias = "NDArray[np.float64]"
@@ -48,8 +47,6 @@ class Workload(ABC):
     nodes, `order` and `batch` number those that are here."""
     step_sizes: StepSizes = ()
     """Samples of a step, for an `order` that groups them; the engine sets it where a run resumes."""
-    loss_chunks: tuple[int, ...] = ()
-    """Tokens of a chunk of the loss, fewer and fewer, that `--memory auto` may set; none: it has no chunks."""
     same_shapes: bool = False
     """Whether nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions, and its
     attention may be taken."""
@@ -68,14 +65,6 @@ class Workload(ABC):
         """Return the divisor of each loss sum: the number of targets of these samples, or the sum of their weights.
         Computed from the indices alone, so that each rank counts the whole step without communication."""
         return (float(len(indices)),) * len(self.loss_weights)
-
-    def set_loss_chunk(self, tokens: int | Literal["auto"]) -> None:
-        """Let `model` compute its loss in chunks of so many tokens. For workloads with `loss_chunks`."""
-        raise TypeError(f"{self.name}: `loss_chunks` is set, so the workload must define `set_loss_chunk`")
-
-    def transformer_sizes(self) -> TransformerTraining | None:
-        """Return the sizes from which the memory of a CPU rank is forecast for `--memory auto`. None: no forecast."""
-        return None
 
     def count_samples(self, batch: Batch) -> int:
         """Count a batch's samples. Override where the first tensor's first dimension is not the samples."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -124,10 +124,6 @@ class GPT2(nn.Module):
             return token_loss(hidden, self.tokens.weight, following, chunk)
         whole: Tensor = self.loss(hidden, self.tokens.weight, following)
         return whole
-
-    def set_loss_chunk(self, tokens: int | Literal["auto"]) -> None:
-        """As `Computation.loss_chunk`, for the passes from now on."""
-        self.computation = replace(self.computation, loss_chunk=tokens)
 
     def parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         """Matrices decay, biases and norms do not; Muon (engine/optimizing) takes those between hidden states."""

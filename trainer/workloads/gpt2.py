@@ -106,10 +106,9 @@ def _check(given: argparse.Namespace, place: RankInfo, data: Path | None) -> Non
 
 
 def _sizes(given: argparse.Namespace, data: Path) -> TransformerTraining | None:
-    """Sizes that decide how much memory the training takes. None: those of weights that are not here,
-    or each rank sees to its own memory."""
+    """Sizes that decide how much memory the training takes. None: those of weights that are not here."""
     options, shape, how = _asked(given, RankInfo())
-    if given.init_from or options.memory == "auto":
+    if given.init_from:
         return None
     fixed = ("micro_batch_size", "checkpoint_async", "gradient_checkpointing")
     sizes = _training_sizes(options, {"vocab_size": PreparedTokens.open(data).vocab_size, **shape}, how)
@@ -198,7 +197,6 @@ class Gpt2(Workload):
     name = "gpt2"
     same_shapes = True
     unit = "tokens"
-    loss_chunks = (1024, 256)
 
     def __init__(self, options: TrainOptions, shape: Mapping[str, int], how: Mapping[str, Any]) -> None:
         """`shape`: its `vocab_size` is the data's unless it names one. `how`: dropout, and fields of `Computation`."""
@@ -252,12 +250,6 @@ class Gpt2(Workload):
 
     def flops_per_unit(self) -> float:
         return self._gpt2.shape.flops_per_token
-
-    def set_loss_chunk(self, tokens: int | Literal["auto"]) -> None:
-        self._gpt2.set_loss_chunk(tokens)
-
-    def transformer_sizes(self) -> TransformerTraining:
-        return _training_sizes(self._options, self._shape, self._how)
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         tokens, following = batch

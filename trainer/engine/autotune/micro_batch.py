@@ -55,7 +55,7 @@ def fits(try_: Callable[[int], None], size: int) -> bool:
 
 NOT_EVEN_ONE = (
     "not even one sample fits into memory, a smaller batch does not help: try --gradient-checkpointing, shorter samples"
-    " (--seq-len, --max-length, --image-size), a lower precision or a smaller model"
+    " (--seq-len, --max-length, --image-size), a lower precision, --optimizer-state bf16 or a smaller model"
 )
 
 

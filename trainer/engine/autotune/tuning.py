@@ -50,23 +50,19 @@ class Bench:
         self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
         self._weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
 
-    def choose_micro_batch(
-        self, options: TrainOptions, optimizer: Optimizer, sync: Callable[[], Sync], most: int = 0
-    ) -> None:
+    def choose_micro_batch(self, options: TrainOptions, optimizer: Optimizer, copies: int) -> None:
         """Samples in one forward pass: on a GPU as many as fit, on a CPU the fastest number, up to the rank's share.
 
-        `optimizer`: before its first step. `sync`: a way to keep ranks in common that asks no rank for anything.
-        `most`: as many as a CPU's memory holds, 0: all."""
+        `optimizer`: before its first step. `copies`: of the trained weights that the exchange will take memory for."""
         wished = options.micro_batch_size
         if wished != "auto":
             size = options.batch_size if wished is None else int(wished)
         elif self._hardware.on_gpu:
             with standing_still(self._workload.model, optimizer) as step:
-                size = micro_batch.largest_that_fits(lambda size: self.whole_step(size, sync, step), self.cut.share)
+                size = micro_batch.largest_that_fits(lambda size: self._whole_step(size, copies, step), self.cut.share)
             self._events.say(f"micro-batch {size}: the most that fits into this GPU's memory, of {self.cut.share}")
         else:
-            held = min(most or self.cut.share, self.cut.share)
-            sizes = [size for size in micro_batch.SIZES if size <= held] or [held]
+            sizes = [size for size in micro_batch.SIZES if size <= self.cut.share] or [self.cut.share]
             with self._nothing_learnt():
                 choice = micro_batch.fastest(self._try, sizes=sizes)
             self._events.say(choice.why)
@@ -179,31 +175,18 @@ class Bench:
     def _try(self, size: int) -> None:
         self._compute(next(self._loader(replace(self.cut, micro_batch=size))))
 
-    def pass_s(self, size: int) -> float:
-        """Seconds of a pass with `size` samples, the shortest of three."""
-        with self._nothing_learnt():
-            batch = next(self._loader(replace(self.cut, micro_batch=size)))
-            return min(self._timed(batch) for _ in range(3))
-
-    def _timed(self, batch: Batch) -> float:
-        began = time.perf_counter()
-        self._compute(batch)
-        return time.perf_counter() - began
-
-    def whole_step(self, size: int, make: Callable[[], Sync], step: Callable[[], None]) -> None:
+    def _whole_step(self, size: int, copies: int, step: Callable[[], None]) -> None:
         """All that a real step holds at a time: the gradients of earlier micro-batches during a pass, what the exchange
-        keeps, and from the second trial on what the optimizer does."""
+        takes, and from the second trial on what the optimizer does."""
         cut = replace(self.cut, micro_batch=size)
+        trained = [one for one in self._workload.model.parameters() if one.requires_grad]
         with self._nothing_learnt():
-            batch, sync = next(self._loader(cut)), make()
-            try:
-                for last in (False, True)[cut.micro_batches == 1 :]:
-                    with sync.gradients(last=last):
-                        self._compute(batch, sync.model)
-                sync.finish()
-                step()
-            finally:
-                sync.close()
+            batch = next(self._loader(cut))
+            held = [torch.empty_like(one, dtype=torch.float32) for one in trained for _ in range(copies)]
+            for _ in range(min(2, cut.micro_batches)):
+                self._compute(batch)
+            step()
+            held.clear()
 
     def _fitting(self, work: Callable[[], T]) -> T:
         """Halve the micro-batches until `work` fits in memory; return its result. It asks nothing of other ranks."""

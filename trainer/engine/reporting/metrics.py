@@ -33,7 +33,7 @@ USUAL_STEPS = FIRST_STEPS
 def _on_card_use(run: TrainingRun, split: BatchSplit, peak: float, flops_per_unit: float) -> str:
     """Line for people where this rank's passes leave much of its GPU idle; otherwise empty."""
     options, samples = run.options, min(split.micro_batch, split.share)
-    by_memory = options.memory == "auto" or options.micro_batch_size == "auto"
+    by_memory = options.micro_batch_size == "auto"
     if options.cuda_graphs or not peak or (by_memory and samples < split.share):
         return ""
     flops = flops_per_unit * run.workload.count_units(np.arange(1))

@@ -29,6 +29,13 @@ PROVEN = ("fp32", "fp16", "int8", "int4+8")
 """`auto` may take them: their mean loss over seeds was within 0.5 % of fp32's (docs/benchmarks.md)."""
 
 
+def copies_held(name: str) -> int:
+    """Copies of the trained weights, in float32, whose memory a method takes beside the training at most; `auto` may
+    choose any proven one. DDP: its buckets. Exchanges: what is still to be sent, the flat bucket, and both payloads.
+    Local steps: the weights of the last exchange, the outer momentum and their steps, too."""
+    return 1 if name == "fp32" else 7 if name in LOCAL else 3
+
+
 @dataclass(frozen=True, kw_only=True)
 class SyncMethod:
     """One of the ways, and what the forecast has to know of it."""
