@@ -113,7 +113,8 @@ class Measurement:
         for cost in self.costs:
             if cost.sync == sync:
                 return cost
-        raise CostModelError(f"--sync {sync}: expected auto or one of {', '.join(cost.sync for cost in self.costs)}")
+        measured = ", ".join(cost.sync for cost in self.costs)
+        raise CostModelError(f"--sync {sync}: measured were {measured}; --forecast and `orch plan --measure` measure all")
 
     def check(self) -> None:
         """CostModelError: nothing can be computed from these values, which came from a node."""

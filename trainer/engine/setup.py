@@ -88,7 +88,9 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     compiler.start()
     bench = Bench(run.workload, run.hardware, cut, start.cursor, events, compiler.first_pass)
     heartbeat.part("plan")
-    plan = negotiate(run, _own(run, bench, step_s), trained.sync_state)
+    plan = negotiate(
+        run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds), trained.sync_state
+    )
     if options.forecast:
         events.emit(TrainingDone(step=start.step, seconds=0.0))
         return None

@@ -9,11 +9,12 @@ from typing import Any
 
 from contract.cost_model.choice import AUTO, SyncChoice, choose_sync
 from contract.cost_model.forecast import forecast
-from contract.cost_model.measurement import CostModelError
+from contract.cost_model.measurement import CostModelError, HostStats, Measurement
 from contract.cost_model.shares import split
 from contract.cost_model.step_time import ALONE
 from contract.events import ForecastMade, NodesMeasured, RankLeftOut
 from trainer.config import TrainOptions
+from trainer.engine import kept_measurement
 from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
 from trainer.engine.rank_speed import better
@@ -52,8 +53,14 @@ def by_speed(run: TrainingRun) -> bool:
     return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
 
 
-def negotiate(run: TrainingRun, measure_own: Callable[[], Own], before: Mapping[str, Any]) -> SyncPlan:
-    """Plan to continue by, alike on all ranks. `measure_own`: called where it must be; `before`: a checkpoint's."""
+def negotiate(
+    run: TrainingRun,
+    measure_own: Callable[[], Own],
+    sample_s: Callable[[float], float],
+    before: Mapping[str, Any],
+) -> SyncPlan:
+    """Plan to continue by, alike on all ranks. `measure_own`, `sample_s` (of so many seconds): called where they must
+    be; `before`: a checkpoint's."""
     wished = wished_sync(run.options)
     everyone = tuple(run.group.all_gather_text(run.place.name))
     if before and not run.options.forecast:
@@ -65,9 +72,8 @@ def negotiate(run: TrainingRun, measure_own: Callable[[], Own], before: Mapping[
     if not must_measure(run):
         sync = "fp32" if wished == AUTO else wished  # auto with nothing to measure: a rank alone
         return SyncPlan(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
-    own = measure_own()
-    found = _forecast(run, own)
-    around = of_all(own.around, run.group) if own.around else ()
+    measured, around = _measured(run, measure_own, sample_s)
+    found = _choose(run, measured)
     if run.place.rank == 0:
         whole = replace(found.measured, samples_per_epoch=run.workload.train_samples, around=around)
         run.events.emit(NodesMeasured(measurement=whole))
@@ -101,7 +107,25 @@ def _unequal(found: SyncChoice) -> bool:
     return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None
 
 
-def _forecast(run: TrainingRun, own: Own) -> SyncChoice:
+def _measured(
+    run: TrainingRun, measure_own: Callable[[], Own], sample_s: Callable[[float], float]
+) -> tuple[Measurement, tuple[HostStats, ...]]:
+    """Measurement to plan by: that of an earlier start where it holds, otherwise a new one; and for a forecast, figures
+    of the ranks' nodes."""
+    kept = None if run.options.forecast else kept_measurement.recall(run)
+    if kept:
+        changed = kept_measurement.differs(kept, run, sample_s)
+        run.events.say(f"measured again: {changed}" if changed else f"planned by the measurement of {kept.time}")
+        if not changed:
+            return kept.measured, ()
+    own = measure_own()
+    measured = _measure(run, own)
+    if not run.options.forecast:
+        kept_measurement.keep(run, measured)
+    return measured, of_all(own.around, run.group) if own.around else ()
+
+
+def _measure(run: TrainingRun, own: Own) -> Measurement:
     workload, options = run.workload, run.options
     some = workload.order(options.seed).take(0, run.per_step)
     work = Work(
@@ -110,7 +134,11 @@ def _forecast(run: TrainingRun, own: Own) -> SyncChoice:
         units_per_sample=workload.count_units(some) / run.per_step,
         unit=workload.unit,
     )
-    measured = measure(own, work, options, run.group)
+    return measure(own, work, options, run.group)
+
+
+def _choose(run: TrainingRun, measured: Measurement) -> SyncChoice:
+    workload, options = run.workload, run.options
     try:
         found = choose_sync(measured, sync=wished_sync(options), equal=not by_speed(run))
     except CostModelError as error:

@@ -68,7 +68,10 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
     trial = min(cut(parameters, SAMPLE), key=lambda bucket: abs(bucket.count - SAMPLE))
-    costs = [_cost(rung, efficiency, trial, group) for rung in ladder(options, work.model, group.nodes)]
+    rungs = ladder(options, work.model, group.nodes)
+    if not options.forecast:  # no run takes an unproven method unasked
+        rungs = tuple(rung for rung in rungs if rung.proven or rung.name == options.sync)
+    costs = [_cost(rung, efficiency, trial, group) for rung in rungs]
     everyones = [group.all_gather_scalar(number) for number in (own.sample_s, own.step_s, float(own.micro_batch))]
     return Measurement(
         nodes=tuple(

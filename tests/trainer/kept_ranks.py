@@ -1,0 +1,15 @@
+"""A training in several ranks that use an earlier measurement where it differs by less than AGREES: `torchrun … -m
+tests.trainer.kept_ranks AGREES WORDS…`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trainer.cli import main
+from trainer.engine import kept_measurement
+
+if __name__ == "__main__":
+    os.environ["ORCH_RUN_ID"] = "red-1"  # as a launch would
+    kept_measurement.AGREES = float(sys.argv[1])
+    sys.exit(main(sys.argv[2:]))
