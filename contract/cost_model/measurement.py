@@ -114,7 +114,7 @@ class Measurement:
             if cost.sync == sync:
                 return cost
         measured = ", ".join(cost.sync for cost in self.costs)
-        raise CostModelError(f"--sync {sync}: measured were {measured}; --forecast and `orch plan --measure` measure all")
+        raise CostModelError(f"--sync {sync}: measured were {measured}; `orch plan --measure` measures all")
 
     def check(self) -> None:
         """CostModelError: nothing can be computed from these values, which came from a node."""

@@ -164,7 +164,7 @@ class Heard(Group):
 
 def chosen(workload: TracesWorkload, options: TrainOptions, group: Group) -> tuple[int, list[str]]:
     said = io.StringIO()
-    bench = Bench(workload, CPU, cut_into(SHARE), 0, Events(RankInfo(), out=said, err=io.StringIO()))
+    bench = Bench(workload, CPU, cut_into(SHARE), Events(RankInfo(), out=said, err=io.StringIO()))
     return bench.workers(options, group), said.getvalue().splitlines()
 
 

@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> tuple[Bench, Sizes, TrainOptions]:
     hardware = Gpu(device=CPU, threads=1, dtype=torch.float32, onednn="")
     cut = BatchSplit(place=TWO, seed=1, per_step=16, micro_batch=8)
     events = Events(TWO, out=io.StringIO(), err=io.StringIO())
-    return Bench(workload, hardware, cut, 0, events), workload, options
+    return Bench(workload, hardware, cut, events), workload, options
 
 
 @pytest.mark.parametrize("copies", [0, 3])
@@ -130,5 +130,5 @@ def test_speed_is_per_sample_of_the_workload_whatever_a_batch_looks_like(tmp_pat
     hardware = Hardware(device=CPU, threads=1, dtype=torch.float32, onednn="")
     cut = BatchSplit(place=RankInfo(), seed=1, per_step=4, micro_batch=4)
     events = Events(RankInfo(), out=io.StringIO(), err=io.StringIO())
-    measured = Bench(Rows(options, Wishes(sample_s=(0.01,)), RankInfo()), hardware, cut, 0, events)
+    measured = Bench(Rows(options, Wishes(sample_s=(0.01,)), RankInfo()), hardware, cut, events)
     assert measured.sample_s(lambda: None, 0.1) >= 0.01  # each sleeps that long; a row would be a tenth of it

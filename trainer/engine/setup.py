@@ -63,52 +63,108 @@ class TrainingSetup:
 
 
 def begin(run: TrainingRun) -> TrainingSetup | None:
-    """None: there is nothing to train here. To be called by all ranks."""
+    """Take the five steps from an assembled run to a training: what fits, where it continues, the program that runs,
+    who trains how, and what the steps need. None: there is nothing to train here. To be called by all ranks."""
+    bench = Bench(run.workload, run.hardware, _whole_step(run), run.events)
+    optimizer, step_s = _fit(run, bench)
+    trained, start = _continue(run, optimizer)
+    bench.cursor = start.cursor
+    compiler = _compile(run, bench)
+    plan = _plan(run, bench, trained, step_s)
+    if run.options.forecast:
+        run.events.emit(TrainingDone(step=start.step, seconds=0.0))
+        return None
+    among = _among(run, plan, trained, start)
+    if among is None:
+        return None
+    bench.cut = replace(bench.cut, place=among.place, shares=plan.shares, nodes=among.group.nodes)
+    compiler.gain = plan.gain if compiler.is_compiled else 0.0
+    return _prepare(among, bench, trained, start, plan, compiler)
+
+
+def _whole_step(run: TrainingRun) -> BatchSplit:
+    """A step with all ranks, in micro-batches as large as a batch."""
+    return BatchSplit(
+        place=run.place,
+        seed=run.options.seed,
+        per_step=run.per_step,
+        micro_batch=run.options.batch_size,
+        sharded=run.workload.sharded,
+        nodes=run.group.nodes,
+    )
+
+
+def _fit(run: TrainingRun, bench: Bench) -> tuple[Optimizer, float]:
+    """Cut the bench's step as the memory holds it; return the optimizer, and the seconds of its step where a plan
+    needs them."""
     heartbeat.part("memory")
-    optimizer, cut = _fitted(run)
-    options, events = run.options, run.events
-    trained = _trained(run, optimizer)
+    optimizer = run.optimizer()
+    copies = 0 if run.group.alone else methods.copies_held(wished_sync(run.options))
+    bench.choose_micro_batch(run.options, optimizer, copies)
     heartbeat.part("optimizer")
-    step_s = optimizer_s(run.workload.model, optimizer, run.group) if must_measure(run) else 0.0
+    return optimizer, optimizer_s(run.workload.model, optimizer, run.group) if must_measure(run) else 0.0
+
+
+def _continue(run: TrainingRun, optimizer: Optimizer) -> tuple[TrainState, ResumePoint]:
+    """State of the training, from the checkpoint where there is one."""
     heartbeat.part("resume")
+    options, hardware, events = run.options, run.hardware, run.events
+    trained = TrainState(
+        model=run.workload.model,
+        optimizer=optimizer,
+        scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
+        guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
+        early_stopping=EarlyStopping(
+            options.early_stopping or options.best, options.patience if options.early_stopping else 0
+        ),
+    )
     start = resume(trained, run.workload, options, run.group, events.say)
     trained.step_sizes[:] = changed_steps(trained.step_sizes, start.cursor, run.per_step)
     run.workload.step_sizes = trained.step_sizes
     if start.step:
         events.emit(TrainingResumed(step=start.step, checkpoint=str(start.source or "")))
         events.say(f"resumed at step {start.step} from {start.source}")
+    return trained, start
+
+
+def _compile(run: TrainingRun, bench: Bench) -> Compiler:
+    """Compile the model if that is asked for or has paid before: what follows measures the program that will run."""
     must_allow_graphs(
-        options,
+        run.options,
         run.workload.model,
         run.hardware.device,
         ranks=run.place.world_size,
-        micro_batches=cut.micro_batches,
+        micro_batches=bench.cut.micro_batches,
     )
     compiler = Compiler(run)
     compiler.start()
-    bench = Bench(run.workload, run.hardware, cut, start.cursor, events, compiler.first_pass)
+    bench.first_pass = compiler.first_pass
+    return compiler
+
+
+def _plan(run: TrainingRun, bench: Bench, trained: TrainState, step_s: float) -> SyncPlan:
+    """Who trains, with what shares and by which method."""
     heartbeat.part("plan")
-    plan = negotiate(
+    return negotiate(
         run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds), trained.sync_state
     )
-    if options.forecast:
-        events.emit(TrainingDone(step=start.step, seconds=0.0))
-        return None
+
+
+def _among(run: TrainingRun, plan: SyncPlan, trained: TrainState, start: ResumePoint) -> TrainingRun | None:
+    """The run among the ranks that train; None: this rank does not, and the others have ended."""
+    events = run.events
     group = run.group if len(plan.ranks) == run.place.world_size else run.group.subgroup(plan.ranks)
     if group is None:
         events.warn("left out of this run; it waits for the others' end")
         run.stop.answers = True
         run.group.wait_finished()
         return None
-    heartbeat.part("sync")
     among = replace(run, place=group.place, group=group)
     events.speak(among.place.rank == 0)
     if warning := _other_stream(run.workload, start.cursor, len(trained.sync_state.get("ranks", ())), len(plan.ranks)):
         events.warn(warning)
     trained.sync_state.update(asdict(plan))
-    split = replace(bench.cut, place=among.place, shares=plan.shares, nodes=group.nodes)
-    compiler.gain = plan.gain if compiler.is_compiled else 0.0
-    return _ready(among, trained, start, split, plan, compiler)
+    return among
 
 
 def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> str:
@@ -122,41 +178,20 @@ def _other_stream(workload: Workload, cursor: int, before: int, ranks: int) -> s
     )
 
 
-def _fitted(run: TrainingRun) -> tuple[Optimizer, BatchSplit]:
-    """The optimizer, and the cut of a step by options or as the memory holds it."""
-    options = run.options
-    split = BatchSplit(
-        place=run.place,
-        seed=options.seed,
-        per_step=run.per_step,
-        micro_batch=options.batch_size,
-        sharded=run.workload.sharded,
-        nodes=run.group.nodes,
-    )
-    bench = Bench(run.workload, run.hardware, split, 0, run.events)
-    optimizer = run.optimizer()
-    copies = 0 if run.group.alone else methods.copies_held(wished_sync(options))
-    bench.choose_micro_batch(options, optimizer, copies)
-    return optimizer, bench.cut
-
-
-def _ready(
-    run: TrainingRun,
-    trained: TrainState,
-    start: ResumePoint,
-    split: BatchSplit,
-    plan: SyncPlan,
-    compiler: Compiler,
-) -> TrainingSetup | None:
-    options, events, model, optimizer = run.options, run.events, run.workload.model, trained.optimizer
-    bench = Bench(run.workload, run.hardware, split, start.cursor, events, compiler.first_pass)
+def _prepare(
+    run: TrainingRun, bench: Bench, trained: TrainState, start: ResumePoint, plan: SyncPlan, compiler: Compiler
+) -> TrainingSetup:
+    """Processes that load data, the options on record, equal weights, and the sync method."""
+    heartbeat.part("sync")
+    options, events, model = run.options, run.events, run.workload.model
+    shares = bench.cut.by_rank
     workers = bench.workers(options, run.group)
     if run.place.rank == 0:
         run.stopped_marker.unlink(missing_ok=True)
         option_layers.keep(options)
         events.say(option_layers.summary(options))
         events.emit(OptionsChosen(options=option_layers.as_rows(options)))
-    must_allow_graphs(run.options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
+    must_allow_graphs(options, model, run.hardware.device, ranks=1, micro_batches=bench.cut.micro_batches)
     share_weights(model, run.group)
     sync = _sync(run, bench, plan.sync, trained, start.step)
     if start.step and start.sync == plan.sync:  # what another way has kept is of no use to this one
@@ -164,27 +199,14 @@ def _ready(
     return TrainingSetup(
         run=run,
         trained=trained,
-        optimizer=optimizer,
+        optimizer=trained.optimizer,
         start=start,
         split=bench.cut,
         workers=workers,
         sync=sync,
-        balancer=ShareBalancer(split.by_rank) if by_speed(run) else None,
+        balancer=ShareBalancer(shares) if by_speed(run) else None,
         compiler=compiler,
         planned_per_s=plan.per_s,
-    )
-
-
-def _trained(run: TrainingRun, optimizer: Optimizer) -> TrainState:
-    options, hardware = run.options, run.hardware
-    return TrainState(
-        model=run.workload.model,
-        optimizer=optimizer,
-        scaler=LossScaler(hardware.device.type, enabled=hardware.scales),
-        guard=Guard(on_nan=options.on_nan, on_spike=options.on_spike, factor=options.spike_factor),
-        early_stopping=EarlyStopping(
-            options.early_stopping or options.best, options.patience if options.early_stopping else 0
-        ),
     )
 
 

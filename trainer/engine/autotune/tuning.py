@@ -33,21 +33,14 @@ T = TypeVar("T")
 
 
 class Bench:
-    """The model, and the batches that it would see from `cursor` on. Where the memory does not hold them, `cut` has
-    smaller micro-batches afterwards."""
+    """The model, and the batches that it would see from `cursor` on, in the parts of `cut`: where the memory does not
+    hold these, it has smaller micro-batches afterwards."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        cut: BatchSplit,
-        cursor: int,
-        events: Events,
-        first_pass: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        """`first_pass`: context around passes with whole micro-batches, of which the first may compile."""
-        self.cut, self._first_pass = cut, first_pass
-        self._workload, self._hardware, self._cursor, self._events = workload, hardware, cursor, events
+    def __init__(self, workload: Workload, hardware: Hardware, cut: BatchSplit, events: Events) -> None:
+        self.cut, self.cursor = cut, 0
+        self.first_pass: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Context around passes with whole micro-batches, of which the first may compile."""
+        self._workload, self._hardware, self._events = workload, hardware, events
         self._weights = torch.tensor(list(workload.loss_weights.values()), device=hardware.device)
 
     def choose_micro_batch(self, options: TrainOptions, optimizer: Optimizer, copies: int) -> None:
@@ -207,7 +200,7 @@ class Bench:
             )
 
     def _compute_first(self, batch: object) -> float:
-        with self._first_pass():
+        with self.first_pass():
             return self._compute(batch)
 
     def _compute(self, batch: object, model: nn.Module | None = None) -> float:
@@ -225,7 +218,7 @@ class Bench:
         return loss.detach()
 
     def _loader(self, cut: BatchSplit, workers: int = 0) -> MicroBatchLoader:
-        return MicroBatchLoader(self._workload, cut, self._cursor, workers=workers, device=self._hardware.device)
+        return MicroBatchLoader(self._workload, cut, self.cursor, workers=workers, device=self._hardware.device)
 
     @contextmanager
     def _nothing_learnt(self) -> Iterator[None]:
