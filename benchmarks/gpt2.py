@@ -77,11 +77,6 @@ CONTESTANTS = (
         note="compiled; AdamW's moments in 8 bits",
     ),
     Candidate(
-        name="ours-offload",
-        measure=ours("--compile", "--optimizer-offload"),
-        note="compiled; AdamW's moments in CPU memory",
-    ),
-    Candidate(
         name="ours-least",
         measure=ours(
             "--compile",
@@ -90,7 +85,6 @@ CONTESTANTS = (
             "--gradient-checkpointing",
             "--optimizer-state",
             "int8",
-            "--optimizer-offload",
         ),
         note="compiled; all that saves memory",
     ),
@@ -135,7 +129,7 @@ TABLES = (
         title="Memory, all compiled",
         names=(
             "ours-compiled", "ours-chunks", "ours-selective", "ours-frugal", "ours-most-frugal",
-            "ours-bf16-moments", "ours-int8-moments", "ours-offload", "ours-least",
+            "ours-bf16-moments", "ours-int8-moments", "ours-least",
         ),
         baseline="ours-compiled",
     ),

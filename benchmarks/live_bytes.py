@@ -5,7 +5,7 @@
 
 The forward and backward passes run on fake tensors, which have sizes and no memory. Each new storage counts from its
 birth until nothing refers to it, rounded up to 512 bytes as CUDA's allocator does. What no operator of the passes
-allocates is added by formula: moments of the optimizer (float32 in CPU memory: `offload`),
+allocates is added by formula: moments of the optimizer,
 what a compressed exchange keeps and sends (as in
 contract/cost_model/memory.py), and the CUDA context with the libraries' workspaces.
 """
@@ -25,14 +25,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from contract.cost_model.memory import MIB, STATE_VALUE, VALUE, TransformerTraining, exchange_bytes
-from trainer.engine.optimization.compact import PART_ON_GPU, SLOTS
+from contract.cost_model.memory import MIB, STATE_VALUE, TransformerTraining, exchange_bytes
 from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 from trainer.workloads.gpt2 import PRESETS
 
 VOCABULARY = 50257
-OFFLOAD = "offload"
-STATES = (*STATE_VALUE, OFFLOAD)
 GRAIN = 512
 """Bytes to which CUDA's allocator rounds up."""
 CONTEXT_MIB = 450
@@ -92,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--micro-batch", type=int, nargs="+", default=[1], metavar="N")
     parser.add_argument("--gradient-checkpointing", nargs="+", default=["0", "selective", "1"], metavar="N|selective")
     parser.add_argument("--loss-chunk", type=int, nargs="+", default=[1024, 256], metavar="N")
-    parser.add_argument("--optimizer-state", nargs="+", default=["fp32", "int8", "offload"], choices=STATES)
+    parser.add_argument("--optimizer-state", nargs="+", default=["fp32", "bf16", "int8"], choices=STATE_VALUE)
     given = parser.parse_args(argv)
     preset = PRESETS[given.preset]
     shape = Gpt2Shape(
@@ -118,8 +115,7 @@ def other_bytes(shape: Gpt2Shape, state: str) -> tuple[float, float]:
         parameters=count, layers=shape.layers, width=shape.width, seq_len=shape.seq_len, vocab_size=shape.vocab_size,
         micro_batch=1, passes=1, loss_chunk=1024, optimizer_values=2 * count,
     )  # fmt: skip
-    moments = SLOTS * PART_ON_GPU * 2 * VALUE if state == OFFLOAD else 2 * count * STATE_VALUE[state]
-    return moments, exchange_bytes(training, world_size=5)
+    return 2 * count * STATE_VALUE[state], exchange_bytes(training, world_size=5)
 
 
 if __name__ == "__main__":

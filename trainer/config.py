@@ -145,9 +145,6 @@ class TrainOptions:
         "fp32", "format of the optimizer's moments: 8, 4 or 2 bytes a weight with adamw; bf16 and int8 change results"
         " a little",
     )  # fmt: skip
-    optimizer_offload: bool = option(
-        False, "keep the moments of adamw or sgd in pinned CPU memory and copy them to the GPU in each step"
-    )
     lr: float = option(6e-4, "highest learning rate", aliases=("--learning-rate",), at_least=0, varies=True)
     min_lr: float | None = option(
         None, "learning rate that cosine and linear fall to (default: a tenth of --lr)", at_least=0
@@ -269,8 +266,6 @@ class TrainOptions:
                 f"--sync-delay {self.sync_delay}: with --sync-every {self.sync_every} and --sync-fragments"
                 f" {self.sync_fragments} expected less than {max(1, most)}"
             )
-        if self.optimizer_offload and self.optimizer == "muon":
-            wrong.append("--optimizer-offload: Muon needs its momentum on the GPU: give --optimizer adamw or sgd")
         if wrong:
             raise OptionError("\n".join(wrong))
 

@@ -14,7 +14,7 @@ from trainer.workloads import WORKLOADS, train_parser
 
 _SPEED_RELEVANT = """
     batch-size micro-batch-size grad-accum gradient-accumulation-steps global-batch-size optimizer optimizer-state
-    optimizer-offload no-optimizer-offload precision amp use-amp
+    precision amp use-amp
     no-amp no-use-amp tf32 no-tf32 sdpa fused no-fused compile use-compile no-compile cuda-graphs no-cuda-graphs
     static-graph no-static-graph num-workers deterministic no-deterministic profile config
     sync-codec sync-every sync-warmup sync-fragments sync-delay sync-rank sync-density

@@ -44,7 +44,7 @@ ALL_OPTIONS = (
     "--init-from", "gpt2", "--use-gradient-checkpointing", "--loss-chunk", "512",
     "--sync", "diloco", "--sync-codec", "int8", "--sync-every", "30", "--sync-warmup", "5", "--sync-fragments", "3",
     "--sync-delay", "2", "--sync-rank", "8", "--sync-density", "0.1", "--outer-lr", "0.5", "--outer-momentum", "0.8",
-    "--shares", "equal", "--forecast", "--optimizer-state", "bf16", "--no-optimizer-offload", "--no-cuda-graphs",
+    "--shares", "equal", "--forecast", "--optimizer-state", "bf16", "--no-cuda-graphs",
     "--reporter", "own.py:Sink",
 )  # fmt: skip
 PROMPT = ("--prompt", "En un lugar de la Mancha, 'de cuyo nombre'")

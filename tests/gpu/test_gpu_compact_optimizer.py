@@ -1,4 +1,4 @@
-"""Moments in fewer bits or in CPU memory, on a GPU: the updates of a CPU, the same bits, less memory, no wait."""
+"""Moments in fewer bits, on a GPU: the updates of a CPU, less memory, no wait."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.engine.optimization import compact
 from trainer.engine.optimization.compact import ADAMW, CompactOptimizer
 from trainer.engine.optimization.moment_formats import FORMATS
 
 SIZES = ((3000, 4000), (700, 300), (10,))
 
 
-def stepped(device: str, how: str, *, offload: bool = False, compiled: bool = False) -> tuple[list[torch.Tensor], int]:
+def stepped(device: str, how: str, *, compiled: bool = False) -> tuple[list[torch.Tensor], int]:
     """Weights after four steps, the third of them skipped, and the peak of memory beyond weights and gradients."""
     torch.manual_seed(0)
     weights = [nn.Parameter(torch.randn(size).to(device)) for size in SIZES]
     groups = [{"params": weights, "weight_decay": 0.1, "lr": 1e-2}]
     defaults = {"betas": (0.9, 0.95), "eps": 1e-8}
-    optimizer = CompactOptimizer(groups, ADAMW, defaults, FORMATS[how], offload=offload, compiled=compiled)
+    optimizer = CompactOptimizer(groups, ADAMW, defaults, FORMATS[how], compiled=compiled)
     for weight in weights:
         weight.grad = weight.detach() * 0.5
     void = torch.tensor([0.0, 0.0, 1.0, 0.0], device=device)
@@ -30,48 +29,41 @@ def stepped(device: str, how: str, *, offload: bool = False, compiled: bool = Fa
     for step in range(4):
         optimizer.found_inf = void[step]
         optimizer.step()
-    optimizer.settle()
+    torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
     assert optimizer._compiled == compiled
     return [weight.detach().cpu() for weight in weights], peak
 
 
 @pytest.mark.parametrize("how", FORMATS)
-def test_updates_are_the_cpus_and_the_same_bits_from_cpu_memory(how: str) -> None:
+def test_updates_are_the_cpus(how: str) -> None:
     expected, _ = stepped("cpu", how)
     found, _ = stepped("cuda", how)
-    offloaded, _ = stepped("cuda", how, offload=True)
-    for one, other, cpu in zip(found, offloaded, expected, strict=True):
-        assert one.equal(other)
+    for one, cpu in zip(found, expected, strict=True):
         assert (one - cpu).norm() < 1e-3 * cpu.norm()
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("how", FORMATS)
-def test_compiled_updates_are_near(how: str, offload: bool) -> None:
+def test_compiled_updates_are_near(how: str) -> None:
     expected, _ = stepped("cuda", how)
-    found, _ = stepped("cuda", how, offload=offload, compiled=True)
+    found, _ = stepped("cuda", how, compiled=True)
     for one, other in zip(found, expected, strict=True):
         assert (one - other).norm() < 1e-3 * other.norm()
 
 
-def test_cpu_memory_holds_what_the_gpu_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact, "PART_ON_GPU", 1 << 18)
-    _, here = stepped("cuda", "fp32")
-    _, there = stepped("cuda", "fp32", offload=True)
-    count = sum(torch.Size(size).numel() for size in SIZES)
-    assert here > 8 * count
-    assert there < 4 * count
+def test_fewer_bits_take_less_memory() -> None:
+    peaks = [stepped("cuda", how)[1] for how in FORMATS]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[-1] < 0.6 * peaks[0]
 
 
-@pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("how", FORMATS)
-def test_no_update_waits(how: str, offload: bool) -> None:
+def test_no_update_waits(how: str) -> None:
     weight = nn.Parameter(torch.randn(3000, 4000, device="cuda"))
     weight.grad = torch.ones_like(weight)
     groups = [{"params": [weight], "weight_decay": 0.1, "lr": 1e-2}]
-    optimizer = CompactOptimizer(groups, ADAMW, {"betas": (0.9, 0.95), "eps": 1e-8}, FORMATS[how], offload=offload)
+    optimizer = CompactOptimizer(groups, ADAMW, {"betas": (0.9, 0.95), "eps": 1e-8}, FORMATS[how])
     optimizer.found_inf = torch.zeros((), device="cuda")
     optimizer.step()
     torch.cuda.set_sync_debug_mode("error")

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.trainer.late_device import NAME, Waits, late_device
 from tests.trainer.observed import same
 from trainer.config import TrainOptions
 from trainer.engine.checkpoints.resume import _prepare_optimizer, _settings, _tensors, _with_state
@@ -28,7 +27,6 @@ from trainer.engine.optimization.optimizer import (
     skips_on_device,
     standing_still,
 )
-from trainer.errors import OptionError
 
 KINDS = ("adamw", "sgd", "muon")
 COMPACT = ("bf16", "int8")
@@ -267,52 +265,6 @@ def test_what_a_trial_began_to_remember_is_forgotten() -> None:
     train(net, optimizer, range(3))
     train(fresh, built(fresh, "adamw", "int8"), range(3))
     assert same(net.state_dict(), fresh.state_dict())
-
-
-# ── CPU memory ────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def waits() -> Any:
-    with late_device(within=train) as noted:
-        yield noted
-
-
-@pytest.mark.parametrize("how", FORMATS)
-def test_offloaded_moments_are_pinned_and_give_the_same_bits_without_a_wait(how: str, waits: Waits) -> None:
-    torch.manual_seed(0)
-    start = [torch.randn(70_000), torch.randn(300, 200), torch.randn(10)]
-    found = []
-    for offload in (False, True):
-        weights = [nn.Parameter(one.clone().to(NAME)) for one in start]
-        groups = [{"params": weights, "weight_decay": 0.1, "lr": 1e-2}]
-        defaults = {"betas": (0.9, 0.95), "eps": 1e-8}
-        optimizer = CompactOptimizer(groups, compact.ADAMW, defaults, FORMATS[how], offload=offload)
-        waits.raises = True
-        for step in range(4):
-            for weight, one in zip(weights, start, strict=True):
-                weight.grad = weight.detach() * (step + 1)
-                del one
-            optimizer.found_inf = weights[0].detach()[0] * 0 + (step == 2)
-            optimizer.step()
-        waits.raises = False
-        moment = optimizer.state[weights[0]]["exp_avg"]
-        assert (moment.device.type == "cpu") == offload
-        found.append([one.detach().cpu() for one in weights])
-    assert all(a.equal(b) for a, b in zip(*found, strict=True))
-
-
-def test_on_a_cpu_it_changes_nothing() -> None:
-    assert isinstance(built(a_net(), "adamw", "fp32", optimizer_offload=True), torch.optim.AdamW)
-    one, other = a_net(), a_net()
-    train(one, built(one, "adamw", "int8", optimizer_offload=True), range(3))
-    train(other, built(other, "adamw", "int8"), range(3))
-    assert same(one.state_dict(), other.state_dict())
-
-
-def test_muons_momentum_stays() -> None:
-    with pytest.raises(OptionError, match="Muon needs its momentum on the GPU"):
-        TrainOptions(optimizer="muon", optimizer_offload=True)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainer.engine.hardware.attention import AttentionKernels, must_have_kernel
+from trainer.engine.hardware.attention import attention_by, must_have_kernel
 from trainer.errors import OptionError
 from trainer.models.gpt2 import GPT2, Computation, Gpt2Shape
 from trainer.models.token_loss import CHUNK, WholeTokenLoss, chunk_for, token_loss
@@ -130,8 +130,7 @@ def test_compiled_the_whole_loss_is_one_graph_with_the_same_gradients() -> None:
 def test_attention_kernels_agree() -> None:
     plain, gradients = loss_and_gradients(PLAIN)
     for kernel in ("flash", "math"):
-        with AttentionKernels() as kernels:
-            kernels.only(kernel)
+        with attention_by(kernel, same_shapes=True):
             found, same = loss_and_gradients(replace(PLAIN, gradient_checkpointing=int(kernel == "math")))
         torch.testing.assert_close(found, plain, rtol=1e-10, atol=0)
         torch.testing.assert_close(same, gradients, rtol=1e-8, atol=1e-10)

@@ -66,8 +66,7 @@ RUNS = {
     "gpt2-muon": ("gpt2", *TINY, "--optimizer", "muon"),
     "gpt2-chunks": ("gpt2", *TINY, "--loss-chunk", "32"),
     "gpt2-bf16-moments": ("gpt2", *TINY, "--optimizer-state", "bf16"),
-    "gpt2-int8-moments-offloaded": ("gpt2", *TINY, "--optimizer-state", "int8", "--optimizer-offload"),
-    "gpt2-sgd-offloaded": ("gpt2", *TINY, "--optimizer", "sgd", "--optimizer-offload"),
+    "gpt2-int8-moments": ("gpt2", *TINY, "--optimizer-state", "int8"),
     "vision": ("vision", "--model", "resnet18", "--image-size", "16", "--batch-size", "8"),
     "vision-int8-moments": (
         "vision", "--model", "resnet18", "--image-size", "16", "--batch-size", "8", "--optimizer-state", "int8",

@@ -92,8 +92,6 @@ def test_one_rank_then_two_then_one(
 SMALLER = {
     "bf16": ("--optimizer-state", "bf16"),
     "int8": ("--optimizer-state", "int8"),
-    "int8, offloaded": ("--optimizer-state", "int8", "--optimizer-offload"),
-    "offloaded": ("--optimizer-offload",),
     "bf16, muon": ("--optimizer-state", "bf16", "--optimizer", "muon"),
 }
 

@@ -22,7 +22,7 @@ from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
 from trainer.engine.guard import Guard
-from trainer.engine.optimization.optimizer import LossScaler, load_optimizer, settle
+from trainer.engine.optimization.optimizer import LossScaler, load_optimizer
 from trainer.engine.weights import send_tensors
 from trainer.engine.workload import Workload
 from trainer.errors import ConfigurationError
@@ -187,7 +187,6 @@ def _with_state(trained: TrainState) -> list[str]:
 
 def _tensors(trained: TrainState) -> dict[str, Tensor]:
     """All that is to be the same on all ranks, by name: the model's, then the state of each of its weights."""
-    settle(trained.optimizer)
     found = {name: value for name, value in trained.model.state_dict().items() if isinstance(value, Tensor)}
     for name, parameter in _parameters(trained):
         found |= {f"{key} of {name}": value for key, value in _state_of(parameter, trained.optimizer).items()}

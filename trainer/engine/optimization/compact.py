@@ -1,16 +1,14 @@
-"""AdamW and SGD whose moments take less memory of the device: in fewer bits, or in pinned memory of the CPU.
+"""AdamW and SGD whose moments take less memory, in fewer bits.
 
 Weights are updated part by part: a part's moments are decoded, used in float32 and encoded again, so that only one part
 of them is in float32 at a time. A part is as large as a GPU needs to be busy, and all of them go through one function,
-which torch.compile makes one or two kernels of. Moments in CPU memory come to the GPU part by part, one part ahead of
-the update, and go back while the next is updated; the arithmetic is the same, and the CPU waits for none of it.
+which torch.compile makes one or two kernels of.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -36,8 +34,6 @@ from trainer.engine.optimization.moment_formats import (
 PART = {"cpu": 1 << 17}
 """Values that are updated together on a CPU, whose caches hold them."""
 PART_ON_GPU = 1 << 22
-SLOTS = 3
-"""Parts whose moments from CPU memory are on a GPU: on their way there, in use, on their way back."""
 _NEAREST = 1 << 31
 Rule = Callable[[Tensor, Tensor, Sequence[Tensor], Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 """Weights, gradients, moments, settings and step to new weights and moments, all in float32."""
@@ -143,18 +139,17 @@ class Part:
 class GroupMoments:
     """Moments of all parameters of a group, one after another, each from the start of a block on."""
 
-    def __init__(self, parameters: Sequence[Tensor], names: Sequence[str], how: MomentFormat, *, pinned: bool) -> None:
+    def __init__(self, parameters: Sequence[Tensor], names: Sequence[str], how: MomentFormat) -> None:
         self.parameters = parameters
         device = parameters[0].device
         self.starts = [0]
         for one in parameters:
             self.starts.append(self.starts[-1] + padded(one.numel()))
         size = self.starts[-1]
-        place: dict[str, Any] = {"pin_memory": True} if pinned else {"device": device}
         self.step = torch.zeros((), device=device)
-        self.codes = {name: torch.zeros(size, dtype=how.dtype, **place) for name in names}
+        self.codes = {name: torch.zeros(size, dtype=how.dtype, device=device) for name in names}
         self.exponents = {
-            name: torch.zeros(size // BLOCK, dtype=torch.uint8, **place) for name in names if how.name == "int8"
+            name: torch.zeros(size // BLOCK, dtype=torch.uint8, device=device) for name in names if how.name == "int8"
         }
         ends = self._ends(PART.get(device.type, PART_ON_GPU))
         self.parts = [self._part(first, last) for first, last in pairwise([0, *ends])]
@@ -194,8 +189,8 @@ class GroupMoments:
 
 
 class CompactOptimizer(Optimizer):
-    """`offload`: moments in pinned CPU memory, for parameters that are elsewhere. `compiled`: the update by
-    torch.compile; where that fails, as without it. A parameter without a gradient is left as it is."""
+    """`compiled`: the update by torch.compile; where that fails, as without it. A parameter without a gradient is left
+    as it is."""
 
     _step_supports_amp_scaling = True
     found_inf: Tensor
@@ -208,15 +203,13 @@ class CompactOptimizer(Optimizer):
         defaults: dict[str, Any],
         how: MomentFormat,
         *,
-        offload: bool = False,
         compiled: bool = False,
     ) -> None:
         super().__init__(groups, defaults)
-        self.kind, self.how, self.offload = kind, how, offload
+        self.kind, self.how = kind, how
         self._update = torch.compile(_update, dynamic=True) if compiled else _update
         self._compiled = compiled
         self._moments: list[GroupMoments | None] = []
-        self._copies: _Copies | None = None
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # what a closure is for, the loop does itself
@@ -249,15 +242,6 @@ class CompactOptimizer(Optimizer):
                 elif isinstance(value, Tensor):
                     own[name].copy_(value)
 
-    def state_dict(self) -> dict[str, Any]:
-        self.settle()
-        return super().state_dict()
-
-    def settle(self) -> None:
-        """Wait for moments on their way to the CPU, before it reads them."""
-        if self._copies is not None:
-            self._copies.settle()
-
     def _parameters(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
@@ -280,7 +264,6 @@ class CompactOptimizer(Optimizer):
         """Moments of each group, zero in the beginning and after what emptied `state`; None where nothing learns."""
         made = [moments for moments in self._moments if moments is not None]
         if not made or any(one not in self.state for moments in made for one in moments.parameters):
-            self.settle()
             self._moments = [self._of_group(group) for group in self.param_groups]
         return self._moments
 
@@ -288,8 +271,7 @@ class CompactOptimizer(Optimizer):
         learning = [one for one in group["params"] if one.requires_grad]
         if not learning:
             return None
-        pinned = self.offload and learning[0].device.type != "cpu"
-        made = GroupMoments(learning, self.kind.moments, self.how, pinned=pinned)
+        made = GroupMoments(learning, self.kind.moments, self.how)
         self.state.update({one: made.entry(number) for number, one in enumerate(learning)})
         return made
 
@@ -302,22 +284,12 @@ class CompactOptimizer(Optimizer):
         settings = to_device(self.kind.settings(group), device)
         numbers = StepNumbers(settings, moments.step, void, rounding(moments.step))
         workspace = _Workspace(moments, device)
-        for part, tensors in self._parts(moments):
+        for part in moments.parts:
             weights, gradients = workspace.read(part)
             if scale is not None:
                 gradients /= scale
-            self._run(weights, gradients, tensors, numbers)
+            self._run(weights, gradients, moments.tensors(part), numbers)
             workspace.write(part, weights)
-
-    def _parts(self, moments: GroupMoments) -> Iterator[tuple[Part, list[Tensor]]]:
-        """Each part with its moments on the device; what is changed of them is kept."""
-        if not self.offload or moments.step.device.type == "cpu":
-            for part in moments.parts:
-                yield part, moments.tensors(part)
-            return
-        if self._copies is None:
-            self._copies = _Copies(moments.step.device)
-        yield from self._copies.stream(moments)
 
     def _run(self, weights: Tensor, gradients: Tensor, tensors: list[Tensor], numbers: StepNumbers) -> None:
         recipe = UpdateRecipe(self.kind.rule, self.how, self.kind.moments)
@@ -383,78 +355,3 @@ def _own_memory(piece: Piece, count: int) -> tuple[Tensor, Tensor] | None:
     if not plain or gradient is None or piece.end - piece.start != count or weights.dtype is not torch.float32:
         return None
     return piece.target(), piece.read(gradient)
-
-
-class _Copies:
-    """Moments of a GPU's parameters between pinned memory and the GPU, on CUDA streams of their own."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._loads = self._stores = None
-        if device.type == "cuda":
-            self._loads, self._stores = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own gap
-
-    def stream(self, moments: GroupMoments) -> Iterator[tuple[Part, list[Tensor]]]:
-        """Each part with its moments on the device: the next one's come meanwhile, the last one's go back.
-
-        They take turns in `SLOTS` pieces of memory: the CPU queues all parts at once, and would reserve memory for all.
-        """
-        slots = [_Slot(moments, self._device) for _ in range(min(SLOTS, len(moments.parts)))]
-        self._follow(self._loads)
-        self._load(moments, moments.parts[0], slots[0])
-        for number, part in enumerate(moments.parts):
-            slot = slots[number % SLOTS]
-            if number + 1 < len(moments.parts):
-                self._load(moments, moments.parts[number + 1], slots[(number + 1) % SLOTS])
-            here = slot.tensors(moments, part)
-            if slot.loaded is not None:
-                torch.cuda.current_stream(self._device).wait_event(slot.loaded)
-            yield part, here
-            self._follow(self._stores)
-            with self._on(self._stores):
-                for target, source in zip(moments.tensors(part), here, strict=True):
-                    target.copy_(source, non_blocking=True)
-            if self._stores is not None:
-                slot.stored = self._stores.record_event()
-        if self._stores is not None:  # whoever waits for the computation waits for these copies, too
-            torch.cuda.current_stream(self._device).wait_stream(self._stores)
-
-    def settle(self) -> None:
-        if self._stores is not None:
-            self._stores.synchronize()
-
-    def _load(self, moments: GroupMoments, part: Part, slot: _Slot) -> None:
-        with self._on(self._loads):
-            if self._loads is not None and slot.stored is not None:
-                self._loads.wait_event(slot.stored)
-            for target, source in zip(slot.tensors(moments, part), moments.tensors(part), strict=True):
-                target.copy_(source, non_blocking=True)
-        if self._loads is not None:
-            slot.loaded = self._loads.record_event()
-
-    def _follow(self, stream: torch.cuda.Stream | None) -> None:
-        """Let `stream` begin after what is queued by now."""
-        if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream(self._device))
-
-    def _on(self, stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-        return nullcontext() if stream is None else torch.cuda.stream(stream)
-
-
-class _Slot:
-    """Memory of the device for the moments of one part."""
-
-    def __init__(self, moments: GroupMoments, device: torch.device) -> None:
-        size = max(part.last - part.first for part in moments.parts)
-        self._memory = [torch.empty(size, dtype=one.dtype, device=device) for one in moments.codes.values()]
-        self._memory += [
-            torch.empty(size // BLOCK, dtype=one.dtype, device=device) for one in moments.exponents.values()
-        ]
-        self.loaded: torch.cuda.Event | None = None
-        self.stored: torch.cuda.Event | None = None
-
-    def tensors(self, moments: GroupMoments, part: Part) -> list[Tensor]:
-        """As `moments.tensors(part)`."""
-        count, codes = part.last - part.first, len(moments.codes)
-        sizes = [count] * codes + [count // BLOCK] * len(moments.exponents)
-        return [one[:size] for one, size in zip(self._memory, sizes, strict=True)]

@@ -42,7 +42,7 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
     if options.optimizer == "muon" and not hidden:
         raise OptionError("--optimizer muon: this model has no hidden matrices, which Muon is for: give adamw")
     how = FORMATS[options.optimizer_state]
-    if how.name != "fp32" or (options.optimizer_offload and _elsewhere(given)):
+    if how.name != "fp32":
         return _compact(hidden, others, options, dtype)
     # One pass over the weights instead of a dozen; on a CPU, too, it takes a fraction of the time.
     fused = True if options.fused is None else options.fused
@@ -57,29 +57,21 @@ def build_optimizer(model: nn.Module, groups: Groups | None, options: TrainOptio
 
 
 def _compact(hidden: Groups, others: Groups, options: TrainOptions, dtype: torch.dtype) -> Optimizer:
-    """The same rules, with moments in fewer bits or in CPU memory."""
+    """The same rules, with moments in fewer bits."""
     how = FORMATS[options.optimizer_state]
     device = next(chain.from_iterable(group["params"] for group in hidden + others)).device
     worth_it = options.compile is True if device.type == "cpu" else options.compile is not False
     compiled = worth_it and not options.deterministic and not compiling.what_lacks(device)
     if options.optimizer == "sgd":
         defaults: dict[str, Any] = {"lr": options.lr, "momentum": MOMENTUM}
-        return CompactOptimizer(
-            others, SGD_NESTEROV, defaults, how, offload=options.optimizer_offload, compiled=compiled
-        )
+        return CompactOptimizer(others, SGD_NESTEROV, defaults, how, compiled=compiled)
     defaults = {"lr": options.lr, "betas": options.betas, "eps": 1e-8}
-    offload = options.optimizer_offload
-    adamw = CompactOptimizer(others, ADAMW, defaults, how, offload=offload, compiled=compiled) if others else None
+    adamw = CompactOptimizer(others, ADAMW, defaults, how, compiled=compiled) if others else None
     if not hidden:
         assert adamw is not None  # noqa: S101  # a model has parameters
         return adamw
     muon = Muon(hidden, options.lr, dtype, how)
     return CombinedOptimizer([muon, adamw]) if adamw else muon
-
-
-def _elsewhere(groups: Groups) -> bool:
-    """Whether the weights are on another device than the CPU, whose memory their moments could go to."""
-    return any(one.device.type != "cpu" for group in groups for one in group["params"])
 
 
 def load_optimizer(optimizer: Optimizer, state_dict: dict[str, Any]) -> str:
@@ -155,14 +147,6 @@ class CombinedOptimizer(Optimizer):
         self.state = defaultdict(dict, chain.from_iterable(part.state.items() for part in self.parts))
         self._share()
 
-    def settle(self) -> None:
-        for part in self.parts:
-            settle(part)
-
-    def state_dict(self) -> dict[str, Any]:
-        self.settle()
-        return super().state_dict()
-
     def _share(self) -> None:
         """One dictionary of state for all, and each part its own of the groups."""
         start = 0
@@ -198,12 +182,6 @@ class LossScaler(torch.amp.GradScaler):
         optimizer.found_inf = void.float()  # type: ignore[attr-defined]  # as GradScaler gives it to fused optimizers
         optimizer.step()
         del optimizer.found_inf  # type: ignore[attr-defined]  # as above
-
-
-def settle(optimizer: Optimizer) -> None:
-    """Wait for state on its way to CPU memory, before it is read there."""
-    if isinstance(optimizer, CompactOptimizer | CombinedOptimizer):
-        optimizer.settle()
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
