@@ -69,7 +69,7 @@ def recall(run: TrainingRun, environ: Mapping[str, str] = os.environ) -> KeptMea
 
 
 def differs(kept: KeptMeasurement, run: TrainingRun, sample_s: Callable[[float], float]) -> str:
-    """What no longer is as it was measured, alike on all ranks; empty: nothing. To be called by all ranks.
+    """Name what is no longer as it was measured, alike on all ranks; empty: nothing. To be called by all ranks.
 
     `sample_s`: times micro-batches of this rank for so many seconds, and returns those of a sample.
     """

@@ -143,7 +143,7 @@ def _compile(run: TrainingRun, bench: Bench) -> Compiler:
 
 
 def _plan(run: TrainingRun, bench: Bench, trained: TrainState, step_s: float) -> SyncPlan:
-    """Who trains, with what shares and by which method."""
+    """Plan who trains, with what shares and by which method."""
     heartbeat.part("plan")
     return negotiate(
         run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds), trained.sync_state
