@@ -196,7 +196,7 @@ def test_level_context_and_until_of_the_command(orch: Orch) -> None:
         (("--until", "later"), 2, "--until later: expected 10m"),
         (("-f", "--until", "10m"), 2, "--follow shows new lines"),
         (("--level", "loud"), 2, "'loud'"),
-        (("-C", "-1"), 2, "greater than or equal to 0"),
+        (("-C", "-1"), 2, "-1 is not in the range"),
         (("--grep", "("), 2, "not a regular expression"),
     ],
 )
