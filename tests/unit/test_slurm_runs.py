@@ -402,7 +402,7 @@ def test_a_run_of_a_cluster_is_not_repeated_on_machines(uni: Cluster) -> None:
     again = uni("runs", "rerun", run, "--yes")
     assert again.code == 2
     assert f"run {run} was a job of cluster uni: `rerun` repeats runs on machines" in again.err
-    assert "orch launch --on uni --nodes 2 -- gpt2" in again.err
+    assert "orch launch --on uni --nodes 2 --name t --env STEPS=1 -- gpt2" in again.err
 
 
 def test_a_restart_that_is_refused_stops_nothing(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
