@@ -14,7 +14,7 @@ from contract.event_lines import decode_event
 from contract.events import Finished
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import PACKAGES, free_port
-from tests.trainer.test_store_server import until
+from tests.trainer.test_store_proxy import until
 from trainer.agent.processes import all_processes, proc_text
 
 # Rank 0 has ended, and its torchrun has nothing left to do, when rank 1 comes to the store once more.

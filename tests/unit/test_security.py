@@ -49,10 +49,8 @@ LISTENS = {
     "reader, takes nothing without a proof of its token",
     "trainer/agent/listener.py": "the agents of one attempt, while it lasts; no answer without a proof of its token",
     "trainer/agent/rendezvous_port.py": "reserves the port on which ranks meet",
-    "trainer/agent/shared_socket.py": "binds for `store_socket`",
-    "trainer/agent/store_links.py": "the port on which ranks meet, in front of torch's store: that gets connections "
+    "trainer/agent/store_proxy.py": "the port on which ranks meet, in front of torch's store: it passes on connections "
     "of the run's own processes alone",
-    "trainer/agent/store_socket.py": "torch's store itself, on loopback, which only its own process can call",
 }
 """Whoever opens a port, and why it is no daemon."""
 

@@ -8,6 +8,7 @@ that it has started, on an authenticated connection of its own.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from threading import Event, Thread
@@ -18,27 +19,25 @@ from trainer.agent.store_messages import StoreConnection, read_question
 from trainer.agent.wire import AgentConnection
 
 RETRY_S = 1.0
+ALL_S = 5.0
+"""Least time between two looks through all processes of the machine, some 30 ms each. torch tries again meanwhile."""
 WAIT_S = 0.5
 """Time after which the thread looks whether it is to end."""
 
 
-class OwnConnections:
-    """Finds the connections of the processes below an agent."""
-
-    def __init__(self, masters: Collection[str] = (), agent: int = 0) -> None:
-        """`masters`: other addresses by which they may call rank 0's node, where a router forwards them. `agent`: its
-        process; 0: this one."""
-        self._masters, self._agent = masters, agent or os.getpid()
-
-    def places(self, asked: Sequence[StoreConnection]) -> list[int]:
-        """Places of these connections in `asked`. OSError: the kernel does not say."""
-        sockets = [_inodes_of(one, self._masters) for one in asked]
-        wanted, held = set().union(*sockets), set[int]()
-        for pid in processes.listed_below(self._agent) if wanted else ():
-            held |= connections.inodes(pid)
-            if wanted <= held:
-                break
-        return [place for place, found in enumerate(sockets) if found & held]
+def own_connections(asked: Sequence[StoreConnection], masters: Collection[str], *, in_all: bool = True) -> list[int]:
+    """Places in `asked` of the connections that processes below this one hold. `masters`: other addresses by which
+    they may call rank 0's node, where a router forwards them. `in_all`: look through all processes of the machine for
+    one that the kernel does not list. OSError: the kernel does not say."""
+    sockets = [_inodes_of(one, masters) for one in asked]
+    wanted, held = set().union(*sockets), set[int]()
+    for pid in processes.listed_below(os.getpid()):
+        if not wanted - held:
+            break
+        held |= connections.inodes(pid)
+    if wanted - held and in_all:
+        held = held.union(*(connections.inodes(child.pid) for child in processes.descendants(os.getpid())))
+    return [place for place, found in enumerate(sockets) if found & held]
 
 
 def _inodes_of(one: StoreConnection, masters: Collection[str]) -> set[int]:
@@ -51,9 +50,11 @@ def _inodes_of(one: StoreConnection, masters: Collection[str]) -> set[int]:
 class ConnectionOwner:
     """Answers questions about the connections of this node's ranks, in a thread of its own."""
 
-    def __init__(self, connect: Callable[[], AgentConnection], masters: Collection[str] = ()) -> None:
-        """`connect` opens the connection to rank 0's agent, also if it was lost; `masters`: see `OwnConnections`."""
-        self._connect, self._own = connect, OwnConnections(masters)
+    def __init__(self, connect: Callable[[], AgentConnection], masters: Collection[str] = (), *, once: bool = False):
+        """`connect` opens the connection to rank 0's agent; `once`: a lost one is not opened again."""
+        self._connect, self._masters, self._once = connect, masters, once
+        self._looked_at = time.monotonic()
+        """Time of the last look through all processes."""
         self._ended = Event()
         Thread(target=self._serve, daemon=True, name="connection owner").start()
 
@@ -68,9 +69,13 @@ class ConnectionOwner:
                     self._answer(connection)
                 finally:
                     connection.close()
+            if self._once:
+                return
             self._ended.wait(RETRY_S)
 
     def _answer(self, connection: AgentConnection) -> None:
         while not self._ended.is_set():
             for line in connection.receive(WAIT_S):
-                connection.send({"own": self._own.places(read_question(line))})
+                in_all = time.monotonic() - self._looked_at > ALL_S
+                self._looked_at = time.monotonic() if in_all else self._looked_at
+                connection.send({"own": own_connections(read_question(line), self._masters, in_all=in_all)})

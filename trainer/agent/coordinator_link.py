@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from contract.liveness import LivenessLimits
@@ -38,7 +38,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.rank_exit import RankExit
 from trainer.agent.rendezvous_port import RendezvousPort, planned_port, starts_torchrun
 from trainer.agent.result_folder import ResultFolder
-from trainer.agent.store_links import StoreLinks
+from trainer.agent.store_proxy import StoreProxy
 from trainer.agent.wire import SEND_S, AgentConnection
 
 PING_S = 2.0
@@ -74,9 +74,9 @@ class CoordinatorServer:
         self._options, self._note = options, note
         is_torchrun = starts_torchrun(options.command)
         self._port = RendezvousPort(planned_port({**os.environ, **options.environment}), note, listens=is_torchrun)
-        self._links = StoreLinks() if is_torchrun else None
-        self.store: Sequence[socket.socket] = ()
-        """Sockets for the next torchrun (`StoreLinks`)."""
+        self._proxy = StoreProxy() if is_torchrun else None
+        self.store: socket.socket | None = None
+        """Listening socket for torch's store of the next generation; None: torchrun makes its own."""
         self._own: list[Report] = []
         """Reports of this node that the coordinator has not processed."""
         self._informed = set[int]()
@@ -88,7 +88,7 @@ class CoordinatorServer:
         """Ranks of the nodes that send files to this one."""
         self._listener = None
         if len(options.names) > 1:
-            take = {FILES: self._files.take, **({OWNERS: self._links.take} if self._links else {})}
+            take = {FILES: self._files.take, **({OWNERS: self._proxy.take} if self._proxy else {})}
             self._listener = AgentListener(options, read_token(options.token_file), note, take=take)
         self._coordinator.open(time.monotonic())
 
@@ -136,8 +136,8 @@ class CoordinatorServer:
                 for _ in self.orders(1.0):
                     pass
         self._files.close()
-        if self._links:
-            self._links.close()
+        if self._proxy:
+            self._proxy.close()
         self._port.close()
         if self._listener:
             self._listener.close()
@@ -184,7 +184,7 @@ class CoordinatorServer:
     def _open_port(self) -> int:
         """Reserve the port of the next generation and listen on it for torch's store; 0: as the command says."""
         port = self._port.reserve()
-        self.store = self._links.open(self._port.held) if self._links and self._port.held else ()
+        self.store = self._proxy.open(self._port.held, self._note) if self._proxy and self._port.held else None
         return port
 
     def _ask_to_copy(self, order: CopyFiles) -> None:
@@ -212,8 +212,8 @@ class CoordinatorClient:
         """The first report on a new connection."""
         self._pinged = self._tried = 0.0
         self._owner: ConnectionOwner | None = None
-        self.store: Sequence[socket.socket] = ()
-        """None: torch's store is on rank 0's node."""
+        self.store = None
+        """Torch's store is on rank 0's node."""
         self._why_not = ""
         """Reason of the newest failed connection."""
         self._waits_since = time.monotonic()

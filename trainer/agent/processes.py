@@ -63,10 +63,8 @@ def below(pid: int, processes: Iterable[Process]) -> list[Process]:
 
 def listed_below(pid: int) -> Iterator[int]:
     """Numbers of the processes below this one, from the top, as the kernel lists them: without a look at all processes
-    of the machine, unless it lists none (CONFIG_PROC_CHILDREN). One that has just started may be missing."""
-    is_listed = Path(f"/proc/{pid}/task/{pid}/children").exists()
-    found = [pid] if is_listed else []
-    yield from () if is_listed else (one.pid for one in descendants(pid))
+    of the machine. One that has just started or lost its parent may be missing."""
+    found = [pid]
     for parent in found:  # it grows meanwhile
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{parent}/task").iterdir():

@@ -76,10 +76,10 @@ class Ranks:
         generation: int,
         write: Callable[[IO[bytes], bytes], None],
         port: int = 0,
-        store: Sequence[socket.socket] = (),
+        store: socket.socket | None = None,
     ) -> None:
-        """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says. `store`:
-        sockets for torchrun (`StoreLinks`), which are closed here."""
+        """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says. `store`: socket
+        on which torch's store is to listen, and which is closed here; None: torchrun makes its own."""
         self._options = options
         self._lines = 0
         self._frozen = ""
@@ -117,11 +117,11 @@ class Ranks:
             self.kill()
             raise
 
-    def _torchrun(self, generation: int, port: int, store: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
+    def _torchrun(self, generation: int, port: int, store: socket.socket | None) -> subprocess.Popen[bytes]:
         """Start torchrun, which ends when `_done_socket` does."""
         self._done_socket, done_end = socket.socketpair()
         self._done_socket.setblocking(False)
-        passed = [done_end, *store]
+        passed = [done_end, *([store] if store else [])]
         descriptors = [one.fileno() for one in passed]
         process = subprocess.Popen(
             torchrun_line(with_port(self._options.command, port), generation, self._scratch.path, descriptors),
@@ -307,10 +307,10 @@ def _checkpoint_to_resume(options: AgentOptions) -> str:
 
 def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descriptors: Sequence[int]) -> list[str]:
     """torchrun's command line for this generation: a straggler of an earlier one must not meet the ranks of this. A
-    script's stays as it is. `descriptors`: for `trainer.agent.torchrun`."""
+    script's stays as it is. `descriptors`: of the socket to the agent, and of the store's if there is one."""
     words = list(argv)
     if words[0] == "torchrun":
-        ours = (*OUR_MODULE, "trainer.agent.torchrun", ",".join(map(str, descriptors)))
+        ours = (*OUR_MODULE, "trainer.agent.torchrun", *map(str, [*descriptors, -1][:2]))
         words = [sys.executable, *ours, *through_pipes(streams), *words[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1

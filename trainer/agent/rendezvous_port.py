@@ -2,8 +2,8 @@
 
 A port that was free when the run was planned may have another run's ranks by now: these listen only seconds later, once
 they have imported torch. So rank 0's agent binds the port, and all agents learn it with the order to start. Where it
-starts torchrun, it listens there itself (`store_server`). A script of the user's starts its own torchrun: then the
-bound socket does not listen, and Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
+starts torchrun, it listens there itself (`store_proxy`). A script of the user's starts its own torchrun: then the bound
+socket does not listen, and Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
 """
 
 from __future__ import annotations

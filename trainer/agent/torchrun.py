@@ -1,16 +1,16 @@
-"""torchrun as started by an agent: `python -m trainer.agent.torchrun DESCRIPTORS ARGUMENTS…`. Imports torch.
+"""torchrun as started by an agent: `python -m trainer.agent.torchrun DESCRIPTOR STORE ARGUMENTS…`. Imports torch.
 
 The torchrun of rank 0's node holds torch's store. If it leaves first, others that are still at torchrun's own exit
-barrier end a successful run with a traceback (2 of 13 runs on a busy machine). So each reports through the first of
-DESCRIPTORS, a socket of the agent, that its ranks have succeeded, and stays until the agent ends it, once all nodes
-have. Until then the store remains available to late ranks of other nodes.
+barrier end a successful run with a traceback (2 of 13 runs on a busy machine). So each reports through DESCRIPTOR, a
+socket of the agent, that its ranks have succeeded, and stays until the agent ends it, once all nodes have. Until then
+the store remains available to late ranks of other nodes.
 
-Two more descriptors, as in `3,4,5`, are those of `StoreServer`. Without them the store listens on every address.
+STORE is a listening socket for torch's store, behind the agent's (`store_proxy`); -1: there is none, and the store
+listens on every address.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -20,15 +20,11 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.run import main, parse_args
 
-from trainer.agent.log_pipes import LogWriter
-from trainer.agent.store_server import StoreServer
 
-
-def run(agent: socket.socket, store: Sequence[socket.socket], argv: Sequence[str]) -> None:
-    with agent:
-        for one in (agent, *store):
-            one.set_inheritable(False)  # otherwise a process that a rank leaves behind holds it open
-        _held = _store(store, argv)
+def run(descriptor: int, listening: int, argv: Sequence[str]) -> None:
+    with socket.socket(fileno=descriptor) as agent:
+        agent.set_inheritable(False)  # otherwise a process that a rank leaves behind holds it open
+        _held = _store(listening, argv)
         # It raises after 300 s if ranks of other nodes take longer; the agents end together anyway.
         SimpleElasticAgent._exit_barrier = lambda _self: None  # type: ignore[method-assign]  # torch has no option
         main(list(argv))
@@ -38,22 +34,16 @@ def run(agent: socket.socket, store: Sequence[socket.socket], argv: Sequence[str
         agent.recv(1)
 
 
-def _store(passed: Sequence[socket.socket], argv: Sequence[str]) -> TCPStore | None:
+def _store(listening: int, argv: Sequence[str]) -> TCPStore | None:
     """Create the store that torchrun is about to create: a process has one per port, and keeps it while it is held."""
     given = parse_args(list(argv))  # type: ignore[no-untyped-call]  # torch's own
-    if given.node_rank != 0 or (not passed and given.nnodes == "1"):
+    if given.node_rank != 0 or (listening < 0 and given.nnodes == "1"):
         return None
-    listening = None
-    if passed:  # until now, what connects has waited in the kernel
-        listener, control = passed
-        server = StoreServer(listener, control, LogWriter(sys.stderr.buffer).note, os.getppid())
-        listening = server.store.listening.detach()
     return TCPStore(
-        given.master_addr, given.master_port, is_master=True, wait_for_workers=False, multi_tenant=True, use_libuv=True,
-        master_listen_fd=listening,
+        given.master_addr, given.master_port, is_master=True, wait_for_workers=False, multi_tenant=True,
+        master_listen_fd=listening if listening >= 0 else None,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    agent_socket, *for_store = [socket.socket(fileno=int(word)) for word in sys.argv[1].split(",")]
-    run(agent_socket, for_store, sys.argv[2:])
+    run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
