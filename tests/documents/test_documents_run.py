@@ -201,7 +201,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     lab = (tmp_path / "state/orch/lab/inventory.yaml").read_text("utf-8")
     (here / "inventory.yaml").write_text(lab.replace("defaults:\n", "defaults:\n  labels: {room: lab}\n"))
     yield here
-    subprocess.run((*ORCH, "lab", "down", "--yes"), check=True)
+    subprocess.run((*ORCH, "lab", "down", "--yes"), check=False)  # exit code 4: a line has done so already
 
 
 @pytest.fixture
