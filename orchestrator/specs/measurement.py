@@ -6,21 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contract.cost_model.measurement import Measurement
+from contract.cost_model.measurement import SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS, Measurement
 from contract.json_reader import from_json
-
-_SPEED_NEUTRAL = """
-    epochs max-steps seed lr learning-rate min-lr schedule warmup-steps weight-decay betas clip max-norm resume run-dir
-    data-dir preprocessed-dir on-nan on-spike spike-factor log-every eval-every eval-batches early-stopping patience
-    best checkpoint-every keep-checkpoints keep-hours prompt sample-at-end reporter sync shares backend outer-lr
-    outer-momentum
-"""
-SPEED_NEUTRAL = frozenset(f"--{name}" for name in _SPEED_NEUTRAL.split())
-"""Options with a value that change neither the time of a sample nor the bytes that are sent: a measurement without them
-is valid for a run with them. `sync` and `shares` are part of the query."""
-SPEED_NEUTRAL_FLAGS = frozenset(
-    {"--from-scratch", "--forecast", "--no-forecast", "--checkpoint-async", "--no-checkpoint-async"}
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from contract.cost_model.shares import split
 from contract.cost_model.step_time import ALONE
 from contract.events import ForecastMade, NodesMeasured, RankLeftOut
 from trainer.config import TrainOptions
-from trainer.engine import kept_measurement
+from trainer.engine import last_measurement
 from trainer.engine.autotune.host_stats import of_all
 from trainer.engine.autotune.measure import Own, Work, measure
 from trainer.engine.rank_speed import better
@@ -112,16 +112,16 @@ def _measured(
 ) -> tuple[Measurement, tuple[HostStats, ...]]:
     """Measurement to plan by: that of an earlier start where it holds, otherwise a new one; and for a forecast, figures
     of the ranks' nodes."""
-    kept = None if run.options.forecast else kept_measurement.recall(run)
-    if kept:
-        changed = kept_measurement.differs(kept, run, sample_s)
-        run.events.say(f"measured again: {changed}" if changed else f"planned by the measurement of {kept.time}")
+    last = None if run.options.forecast else last_measurement.load(run)
+    if last:
+        changed = last_measurement.differs(last, run, sample_s)
+        run.events.say(f"measured again: {changed}" if changed else f"planned by the measurement of {last.time}")
         if not changed:
-            return kept.measured, ()
+            return last.measured, ()
     own = measure_own()
     measured = _measure(run, own)
     if not run.options.forecast:
-        kept_measurement.keep(run, measured)
+        last_measurement.save(run, measured)
     return measured, of_all(own.around, run.group) if own.around else ()
 
 

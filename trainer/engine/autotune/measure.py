@@ -94,7 +94,7 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
 
 def optimizer_s(model: nn.Module, optimizer: Optimizer, group: Group) -> float:
     """Seconds of clipping and one optimizer step, before the first one. To be called by all ranks: they take equally
-    many, as those of a node may share the work of each."""
+    many at once, as those of a node share its memory's bandwidth."""
     with standing_still(model, optimizer) as step:
         step()
         group.barrier()

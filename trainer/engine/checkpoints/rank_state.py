@@ -66,8 +66,8 @@ def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> No
     found = {(rank, then): path for rank, then, path in _files(_folder(run_dir, step))}
     taken = found.get((place.rank, place.world_size))
     kept = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
-    if all(group.all_gather_scalar(float(kept is not None))):
-        assert taken is not None and kept is not None  # noqa: S101, PT018  # every rank has its own
+    everyone_has_its_own = all(group.all_gather_scalar(float(kept is not None)))
+    if everyone_has_its_own and taken and kept:
         with must_fit_in(taken):
             sync.restore([kept], exact=True)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -126,9 +126,3 @@ def orthogonal(matrices: Tensor, group: Mapping[str, Any]) -> Tensor:
     tall = matrices.shape[1] > matrices.shape[2]
     x = newton_schulz(matrices.mT if tall else matrices, group["eps"], group["ns_coefficients"], group["ns_steps"])
     return x.mT if tall else x
-
-
-def flops(shape: Sequence[int], steps: int) -> int:
-    """Floating-point operations that make a matrix of this shape orthogonal."""
-    few, many = sorted(shape)
-    return steps * (4 * few * few * many + 2 * few**3)

@@ -1,6 +1,6 @@
 """Measurement of the last start of a training on the same nodes, used again while it still holds.
 
-It is kept on the disk of rank 0's node, beside torch's compiled kernels, with all that decides speed. The next start
+It is saved on the disk of rank 0's node, beside torch's compiled kernels, with all that decides speed. The next start
 times one micro-batch on each rank and one exchange; where one of these differs by more than `AGREES`, all is measured
 again.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from contract.cost_model.measurement import Measurement
+from contract.cost_model.measurement import SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS, Measurement
 from contract.json_reader import from_json
 from trainer.config import RankInfo
 from trainer.data.files import write_atomic
@@ -31,17 +31,13 @@ SAMPLE_S, EXCHANGE_S = 0.3, 0.1
 """Seconds, about, of the micro-batches and of the exchange that are timed to compare."""
 LEAST, MOST = 1 << 12, 1 << 22
 """Values of that exchange."""
-NEUTRAL = (
-    "run_dir", "data_dir", "resume", "seed", "epochs", "max_steps", "lr", "min_lr", "schedule", "warmup_steps",
-    "weight_decay", "betas", "log_every", "eval_every", "eval_batches", "checkpoint_every", "keep_checkpoints",
-    "keep_hours", "early_stopping", "patience", "best", "reporter", "forecast",
-)  # fmt: skip
-"""Options that change no figure of a measurement."""
 LARGEST_FILE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptMeasurement:
+class LastMeasurement:
+    """A measurement, and an exchange that is quick to repeat."""
+
     measured: Measurement
     exchange_s: float
     """Seconds of an exchange of `values` float32 values between all ranks, when that was measured."""
@@ -50,7 +46,7 @@ class KeptMeasurement:
     """ISO 8601, of rank 0's clock, for people."""
 
 
-def recall(run: TrainingRun, environ: Mapping[str, str] = os.environ) -> KeptMeasurement | None:
+def load(run: TrainingRun, environ: Mapping[str, str] = os.environ) -> LastMeasurement | None:
     """Return the measurement that rank 0's node has for these conditions, alike on all ranks. To be called by all."""
     text = ""
     conditions = _conditions(run)
@@ -60,45 +56,45 @@ def recall(run: TrainingRun, environ: Mapping[str, str] = os.environ) -> KeptMea
                 text = file.read_text("utf-8")
     text = run.group.broadcast_text(text)
     try:
-        kept = from_json(KeptMeasurement, json.loads(text or "null"))
-        kept.measured.check()
+        last = from_json(LastMeasurement, json.loads(text or "null"))
+        last.measured.check()
     except (ValueError, RecursionError):  # nothing, or by a disk that is full, or by another version
         return None
-    sound = kept.exchange_s > 0 and LEAST <= kept.values <= MOST
-    return kept if sound and len(kept.measured.nodes) == run.place.world_size else None
+    sound = last.exchange_s > 0 and LEAST <= last.values <= MOST
+    return last if sound and len(last.measured.nodes) == run.place.world_size else None
 
 
-def differs(kept: KeptMeasurement, run: TrainingRun, sample_s: Callable[[float], float]) -> str:
+def differs(last: LastMeasurement, run: TrainingRun, sample_s: Callable[[float], float]) -> str:
     """Name what is no longer as it was measured, alike on all ranks; empty: nothing. To be called by all ranks.
 
     `sample_s`: times micro-batches of this rank for so many seconds, and returns those of a sample.
     """
     group = run.group
-    before = [node.sample_s for node in kept.measured.nodes]
+    before = [node.sample_s for node in last.measured.nodes]
     now = group.all_gather_scalar(sample_s(SAMPLE_S))
-    for node, was, seconds in zip(kept.measured.nodes, before, now, strict=True):
+    for node, was, seconds in zip(last.measured.nodes, before, now, strict=True):
         if abs(seconds / was - 1) > AGREES:
             return f"a micro-batch on {node.node} takes {seconds / was:.2f} times as long"
-    seconds = _exchange_s(group, kept.values)
-    if abs(seconds / kept.exchange_s - 1) > AGREES:
-        return f"an exchange takes {seconds / kept.exchange_s:.2f} times as long"
+    seconds = _exchange_s(group, last.values)
+    if abs(seconds / last.exchange_s - 1) > AGREES:
+        return f"an exchange takes {seconds / last.exchange_s:.2f} times as long"
     return ""
 
 
-def keep(run: TrainingRun, measured: Measurement, environ: Mapping[str, str] = os.environ) -> None:
-    """Keep it for the next start. To be called by all ranks."""
+def save(run: TrainingRun, measured: Measurement, environ: Mapping[str, str] = os.environ) -> None:
+    """Save it for the next start. To be called by all ranks."""
     link = min(min(node.upload, node.download) for node in measured.nodes)
     values = int(min(MOST, max(LEAST, EXCHANGE_S * link / 8)))
     exchange_s, conditions = _exchange_s(run.group, values), _conditions(run)
     file = _file(run.place, conditions, environ) if run.place.rank == 0 else None
     if file is None:
         return
-    kept = KeptMeasurement(
+    last = LastMeasurement(
         measured=measured, exchange_s=exchange_s, values=values, time=time.strftime("%Y-%m-%dT%H:%M:%S%z")
     )
     with suppress(OSError):  # it costs a measurement
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, json.dumps(asdict(kept)).encode())
+        write_atomic(file, json.dumps(asdict(last)).encode())
 
 
 def _exchange_s(group: Group, values: int) -> float:
@@ -121,9 +117,13 @@ def _conditions(run: TrainingRun) -> str:
     about = [
         run.group.all_gather_text(own), run.group.backend, dict(run.workload.identity), run.per_step,
         hardware.precision, torch.__version__,
-        {key: value for key, value in options.items() if key not in NEUTRAL},
+        {key: value for key, value in options.items() if key == "sync" or not _is_neutral(key)},
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _is_neutral(option: str) -> bool:
+    return f"--{option.replace('_', '-')}" in SPEED_NEUTRAL | SPEED_NEUTRAL_FLAGS
 
 
 def _file(place: RankInfo, conditions: str, environ: Mapping[str, str]) -> Path | None:

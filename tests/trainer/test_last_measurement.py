@@ -12,9 +12,9 @@ import torch
 
 from contract.cost_model.measurement import Measurement, NodeSpeed, SyncCost
 from trainer.config import RankInfo, TrainOptions
-from trainer.engine import kept_measurement
+from trainer.engine import last_measurement
 from trainer.engine.group import Group
-from trainer.engine.kept_measurement import AGREES, differs, keep, recall
+from trainer.engine.last_measurement import AGREES, differs, load, save
 
 CPU = torch.device("cpu")
 MEASURED = Measurement(
@@ -53,28 +53,29 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def kept(environ: dict[str, str]) -> Path:
-    keep(a_run(), MEASURED, environ)
+def saved(environ: dict[str, str]) -> Path:
+    save(a_run(), MEASURED, environ)
     (file,) = (Path(environ["TORCHINDUCTOR_CACHE_DIR"]) / "measurements").iterdir()
     return file
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("saved")
 def test_it_is_found_under_the_same_conditions_alone(environ: dict[str, str]) -> None:
-    found = recall(a_run(), environ)
+    found = load(a_run(), environ)
     assert found
     assert found.measured == MEASURED
-    assert recall(a_run(lr=1.0, max_steps=3, run_dir="elsewhere"), environ) == found, "these change no speed"
-    assert recall(a_run(batch_size=3), environ) is None
+    assert load(a_run(lr=1.0, max_steps=3, run_dir="elsewhere"), environ) == found, "these change no speed"
+    assert load(a_run(batch_size=3), environ) is None
+    assert load(a_run(sync="diloco"), environ) is None, "it was not measured"
     other = a_run()
     other.hardware = SimpleNamespace(device=CPU, threads=1, precision="fp32")
-    assert recall(other, environ) is None
+    assert load(other, environ) is None
 
 
 def test_a_rank_that_no_launch_has_started_keeps_nothing(environ: dict[str, str], tmp_path: Path) -> None:
     run = a_run()
     run.place = replace(run.place, run_id="")
-    keep(run, MEASURED, environ)
+    save(run, MEASURED, environ)
     assert not list(tmp_path.iterdir())
 
 
@@ -83,34 +84,34 @@ def test_a_rank_that_no_launch_has_started_keeps_nothing(environ: dict[str, str]
     ["", "[]", "{", "null", '{"measured": 3}', "[" * 100_000, "\xff", '{"exchange_s": NaN}'],
     ids=lambda text: text[:12],
 )
-def test_a_file_that_cannot_be_read_is_none(kept: Path, environ: dict[str, str], text: str) -> None:
-    kept.write_text(text, "latin-1")
-    assert recall(a_run(), environ) is None
+def test_a_file_that_cannot_be_read_is_none(saved: Path, environ: dict[str, str], text: str) -> None:
+    saved.write_text(text, "latin-1")
+    assert load(a_run(), environ) is None
 
 
 @pytest.mark.parametrize(
     ("change", "by"), [("exchange_s", 0.0), ("exchange_s", -1.0), ("values", 1 << 40), ("values", 0)]
 )
-def test_figures_without_bounds_are_none(kept: Path, environ: dict[str, str], change: str, by: float) -> None:
-    found = recall(a_run(), environ)
+def test_figures_without_bounds_are_none(saved: Path, environ: dict[str, str], change: str, by: float) -> None:
+    found = load(a_run(), environ)
     assert found
-    text = kept.read_text().replace(f'"{change}": {getattr(found, change)}', f'"{change}": {by}')
-    assert text != kept.read_text()
-    kept.write_text(text)
-    assert recall(a_run(), environ) is None
+    text = saved.read_text().replace(f'"{change}": {getattr(found, change)}', f'"{change}": {by}')
+    assert text != saved.read_text()
+    saved.write_text(text)
+    assert load(a_run(), environ) is None
 
 
 def test_what_differs_by_more_than_some_percent_is_named(
-    kept: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    saved: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kept.is_file()
+    assert saved.is_file()
     run = a_run()
-    found = recall(run, environ)
+    found = load(run, environ)
     assert found
-    monkeypatch.setattr(kept_measurement, "_exchange_s", lambda *_: found.exchange_s * (1 + AGREES - 0.01))
+    monkeypatch.setattr(last_measurement, "_exchange_s", lambda *_: found.exchange_s * (1 + AGREES - 0.01))
     assert differs(found, run, lambda _: 0.1 * (1 - AGREES + 0.01)) == ""
     assert differs(found, run, lambda _: 0.2) == "a micro-batch on alpha takes 2.00 times as long"
-    monkeypatch.setattr(kept_measurement, "_exchange_s", lambda *_: found.exchange_s * 0.5)
+    monkeypatch.setattr(last_measurement, "_exchange_s", lambda *_: found.exchange_s * 0.5)
     assert differs(found, run, lambda _: 0.1) == "an exchange takes 0.50 times as long"
 
 
@@ -121,7 +122,7 @@ def test_the_second_start_of_a_run_measures_nothing_that_still_holds(
 
     def start(run: str, agrees: float) -> str:
         words = [*train_command(tmp_path / run), "--sync", "auto", "--shares", "auto", "--max-steps", "2"]
-        ran = forked(2, str(agrees), *words, module="tests.trainer.kept_ranks").result()
+        ran = forked(2, str(agrees), *words, module="tests.trainer.last_measurement_ranks").result()
         assert ran.code == 0, ran.err
         assert ran.events("measured")
         assert ran.events("forecast")
