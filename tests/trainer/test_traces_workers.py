@@ -198,7 +198,7 @@ def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> 
 
     said = io.StringIO()
     events = Events(RankInfo(), out=said, err=io.StringIO())
-    bench = Bold(workload_of(folder, Measured), CPU, cut_into(SHARE), 0, events)
+    bench = Bold(workload_of(folder, Measured), CPU, cut_into(SHARE), events)
     assert bench.workers(TrainOptions(), TWO) == 1
     assert said.getvalue().splitlines() == [
         "4 workers: measured", "1 worker: streamed data needs as many on each rank, and one has no use for more"
