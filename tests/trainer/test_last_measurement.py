@@ -108,10 +108,10 @@ def test_what_differs_by_more_than_some_percent_is_named(
     run = a_run()
     found = load(run, environ)
     assert found
-    monkeypatch.setattr(last_measurement, "_exchange_s", lambda *_: found.exchange_s * (1 + AGREES - 0.01))
+    monkeypatch.setattr(last_measurement, "exchange_s", lambda *_: found.exchange_s * (1 + AGREES - 0.01))
     assert differs(found, run, lambda _: 0.1 * (1 - AGREES + 0.01)) == ""
     assert differs(found, run, lambda _: 0.2) == "a micro-batch on alpha takes 2.00 times as long"
-    monkeypatch.setattr(last_measurement, "_exchange_s", lambda *_: found.exchange_s * 0.5)
+    monkeypatch.setattr(last_measurement, "exchange_s", lambda *_: found.exchange_s * 0.5)
     assert differs(found, run, lambda _: 0.1) == "an exchange takes 0.50 times as long"
 
 
@@ -131,3 +131,14 @@ def test_the_second_start_of_a_run_measures_nothing_that_still_holds(
     assert "planned by" not in start("first", 1e9)
     assert "planned by the measurement of 20" in start("second", 1e9)
     assert "measured again: a micro-batch on " in start("third", -1.0)
+
+
+def test_a_run_that_is_shorter_than_a_measurement_is_not_measured(
+    forked: Any, train_command: Any, tmp_path: Path
+) -> None:
+    words = ("--sync", "auto", "--shares", "auto", "--max-steps", "2")
+    ran = forked(2, *train_command(tmp_path / "run"), *words).result()
+    assert ran.code == 0, ran.err
+    assert "not measured, as 2 steps take about" in ran.out
+    assert not ran.events("measured")
+    assert sorted(ran.losses()) == [1, 2]

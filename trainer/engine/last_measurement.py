@@ -75,7 +75,7 @@ def differs(last: LastMeasurement, run: TrainingRun, sample_s: Callable[[float],
     for node, was, seconds in zip(last.measured.nodes, before, now, strict=True):
         if abs(seconds / was - 1) > AGREES:
             return f"a micro-batch on {node.node} takes {seconds / was:.2f} times as long"
-    seconds = _exchange_s(group, last.values)
+    seconds = exchange_s(group, last.values)
     if abs(seconds / last.exchange_s - 1) > AGREES:
         return f"an exchange takes {seconds / last.exchange_s:.2f} times as long"
     return ""
@@ -85,19 +85,19 @@ def save(run: TrainingRun, measured: Measurement, environ: Mapping[str, str] = o
     """Save it for the next start. To be called by all ranks."""
     link = min(min(node.upload, node.download) for node in measured.nodes)
     values = int(min(MOST, max(LEAST, EXCHANGE_S * link / 8)))
-    exchange_s, conditions = _exchange_s(run.group, values), _conditions(run)
+    seconds, conditions = exchange_s(run.group, values), _conditions(run)
     file = _file(run.place, conditions, environ) if run.place.rank == 0 else None
     if file is None:
         return
     last = LastMeasurement(
-        measured=measured, exchange_s=exchange_s, values=values, time=time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        measured=measured, exchange_s=seconds, values=values, time=time.strftime("%Y-%m-%dT%H:%M:%S%z")
     )
     with suppress(OSError):  # it costs a measurement
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps(asdict(last)).encode())
 
 
-def _exchange_s(group: Group, values: int) -> float:
+def exchange_s(group: Group, values: int) -> float:
     """Seconds of one exchange, the shorter of two, of the rank that waits longest."""
     flat, taken = torch.zeros(values), []
     for _ in range(2):

@@ -22,6 +22,7 @@ from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.guard import Guard
 from trainer.engine.hardware.cuda_graphs import must_allow_graphs
 from trainer.engine.optimization.optimizer import LossScaler
+from trainer.engine.optimization.schedule import last_step
 from trainer.engine.rank_speed import ShareBalancer
 from trainer.engine.run import TrainingRun
 from trainer.engine.sync import methods
@@ -70,7 +71,7 @@ def begin(run: TrainingRun) -> TrainingSetup | None:
     trained, start = _continue(run, optimizer)
     bench.cursor = start.cursor
     compiler = _compile(run, bench)
-    plan = _plan(run, bench, trained, step_s)
+    plan = _plan(run, bench, trained, step_s, start)
     if run.options.forecast:
         run.events.emit(TrainingDone(step=start.step, seconds=0.0))
         return None
@@ -142,12 +143,14 @@ def _compile(run: TrainingRun, bench: Bench) -> Compiler:
     return compiler
 
 
-def _plan(run: TrainingRun, bench: Bench, trained: TrainState, step_s: float) -> SyncPlan:
+def _plan(run: TrainingRun, bench: Bench, trained: TrainState, step_s: float, start: ResumePoint) -> SyncPlan:
     """Plan who trains, with what shares and by which method."""
     heartbeat.part("plan")
+    final = last_step(run.options, (start.step, start.cursor), run.per_step, run.workload.train_samples)
     return negotiate(
-        run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds), trained.sync_state
-    )
+        run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds),
+        trained.sync_state, final - start.step,
+    )  # fmt: skip
 
 
 def _among(run: TrainingRun, plan: SyncPlan, trained: TrainState, start: ResumePoint) -> TrainingRun | None:

@@ -22,6 +22,13 @@ from trainer.engine.reporting.forecast_text import summary, table
 from trainer.engine.run import TrainingRun
 from trainer.errors import OptionError
 
+SHORT_S = 5.0
+"""Seconds that a measurement takes, about: a run that needs less is not measured."""
+SHORT_STEPS = 1000
+"""A run of more steps is not short: each takes some milliseconds at least."""
+SAMPLE_S, VALUES = 0.3, 1 << 16
+"""Seconds of the micro-batches, and values of the exchange, that a short run is recognized by."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SyncPlan:
@@ -58,9 +65,10 @@ def negotiate(
     measure_own: Callable[[], Own],
     sample_s: Callable[[float], float],
     before: Mapping[str, Any],
+    steps: int,
 ) -> SyncPlan:
     """Plan to continue by, alike on all ranks. `measure_own`, `sample_s` (of so many seconds): called where they must
-    be; `before`: a checkpoint's."""
+    be; `before`: a checkpoint's; `steps`: those that are left."""
     wished = wished_sync(run.options)
     everyone = tuple(run.group.all_gather_text(run.place.name))
     if before and not run.options.forecast:
@@ -70,9 +78,10 @@ def negotiate(
             run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
             return earlier
     if not must_measure(run):
-        sync = "fp32" if wished == AUTO else wished  # auto with nothing to measure: a rank alone
-        return SyncPlan(everyone=everyone, ranks=tuple(range(len(everyone))), sync=sync)
-    measured, around = _measured(run, measure_own, sample_s)
+        return _unmeasured(run, everyone)
+    measured, around = _measured(run, measure_own, sample_s, steps)
+    if measured is None:
+        return _unmeasured(run, everyone)
     found = _choose(run, measured)
     if run.place.rank == 0:
         whole = replace(found.measured, samples_per_epoch=run.workload.train_samples, around=around)
@@ -95,6 +104,12 @@ def negotiate(
     return SyncPlan.remembered(json.loads(run.group.broadcast_text(json.dumps(asdict(decided)))))
 
 
+def _unmeasured(run: TrainingRun, everyone: tuple[str, ...]) -> SyncPlan:
+    """All ranks with equal shares, by the method that is asked for."""
+    wished = wished_sync(run.options)
+    return SyncPlan(everyone=everyone, ranks=tuple(range(len(everyone))), sync="fp32" if wished == AUTO else wished)
+
+
 def wished_sync(options: TrainOptions) -> str:
     """Method that is asked for: a run that repeats bit for bit cannot depend on what is measured."""
     return "fp32" if options.deterministic and options.sync == AUTO else options.sync
@@ -108,21 +123,32 @@ def _unequal(found: SyncChoice) -> bool:
 
 
 def _measured(
-    run: TrainingRun, measure_own: Callable[[], Own], sample_s: Callable[[float], float]
-) -> tuple[Measurement, tuple[HostStats, ...]]:
-    """Measurement to plan by: that of an earlier start where it holds, otherwise a new one; and for a forecast, figures
-    of the ranks' nodes."""
+    run: TrainingRun, measure_own: Callable[[], Own], sample_s: Callable[[float], float], steps: int
+) -> tuple[Measurement | None, tuple[HostStats, ...]]:
+    """Measurement to plan by: that of an earlier start where it holds, none for a run that is shorter than one,
+    otherwise a new one; and for a forecast, figures of the ranks' nodes."""
     last = None if run.options.forecast else last_measurement.load(run)
     if last:
         changed = last_measurement.differs(last, run, sample_s)
         run.events.say(f"measured again: {changed}" if changed else f"planned by the measurement of {last.time}")
         if not changed:
             return last.measured, ()
+    if not run.options.forecast and steps <= SHORT_STEPS and (seconds := _run_s(run, sample_s, steps)) < SHORT_S:
+        run.events.say(f"not measured, as {steps} steps take about {seconds:.1f} s: equal shares on all nodes")
+        return None, ()
     own = measure_own()
     measured = _measure(run, own)
     if not run.options.forecast:
         last_measurement.save(run, measured)
     return measured, of_all(own.around, run.group) if own.around else ()
+
+
+def _run_s(run: TrainingRun, sample_s: Callable[[float], float], steps: int) -> float:
+    """Seconds of so many steps with equal shares and --sync fp32, alike on all ranks. To be called by all ranks."""
+    group = run.group
+    parameters = sum(one.numel() for one in run.workload.model.parameters() if one.requires_grad)
+    computed_s = max(group.all_gather_scalar(sample_s(SAMPLE_S))) * run.per_step / run.place.world_size
+    return steps * (computed_s + last_measurement.exchange_s(group, VALUES) / VALUES * parameters)
 
 
 def _measure(run: TrainingRun, own: Own) -> Measurement:
