@@ -23,6 +23,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)
         why = str(crash.message if crash else report.longrepr)[:LETTERS]
-    line = json.dumps({"test": report.nodeid, "outcome": report.outcome, "why": why})
+    line = json.dumps(
+        {"test": report.nodeid, "outcome": report.outcome, "why": why, "seconds": round(report.duration, 2)}
+    )
     with Path(os.environ["ORCH_TEST_LINES"]).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
