@@ -11,11 +11,11 @@ from orchestrator.cli.report import report_error, report_errors, say
 from orchestrator.cli.trust import TIMEOUT_S, accept_keys, is_known, shown_by
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import NodeUnreachableError, OrchError
-from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.reach import Reach
 
 if TYPE_CHECKING:
     from orchestrator.nodes.ssh import SshNode
+    from orchestrator.specs.inventory import NodeSpec
 
 TRIES = 3
 _LACKS_KEY = (Reach.LOGIN, Reach.NO_KEY)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from getpass import getuser
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,10 +17,9 @@ from orchestrator.cli.options import YesOption
 from orchestrator.cli.report import exit_code, invocation, report_errors, say
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, EngineError, UsageError
-from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.inventory_files.inventory_file import parse_inventory
-from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode, inventory_text
-from orchestrator.specs.inventory_files.machine_words import machines_of
+
+if TYPE_CHECKING:
+    from orchestrator.specs.inventory import Inventory, NodeSpec
 
 EXAMPLES = """\
 orch init 192.168.1.11 192.168.1.12
@@ -89,6 +89,8 @@ def init(
 
 def this_computer(engine: str = "") -> Inventory:
     """Return an inventory with this computer as its only node."""
+    from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+
     own = f", engine: {engine}" if engine == "process" else ""
     return parse_inventory(f"nodes: {{here: {{address: 127.0.0.1, connection: local{own}}}}}", filename="this computer")
 
@@ -137,6 +139,10 @@ def _announced() -> list[str]:
 
 def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSpec, ...]:
     """Validated nodes; the user of addresses without one is asked for."""
+    from orchestrator.specs.inventory_files.inventory_file import parse_inventory
+    from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, inventory_text
+    from orchestrator.specs.inventory_files.machine_words import machines_of
+
     found = machines_of(words, user=user)
     nameless = [one for one in found if "user" not in one.values and one.name.startswith("node")]
     if nameless and user is None and not yes and can_ask():
@@ -150,6 +156,8 @@ def _specs(words: Sequence[str], user: str | None, *, yes: bool) -> tuple[NodeSp
 
 def write_inventory(specs: Sequence[NodeSpec], file: Path, *, force: bool, yes: bool) -> bool:
     """Write the inventory; return whether the file has it now. An existing one is replaced on consent only."""
+    from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode, inventory_text
+
     keys = {"address", "user", "port", "connection", "engine"}
     nodes = tuple(ImportedNode(name=one.name, values=one.model_dump(include=keys, exclude_unset=True)) for one in specs)
     text, _ = inventory_text(ImportedInventory(nodes=nodes), source="the command line", command="init")

@@ -6,6 +6,7 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,16 +16,9 @@ from orchestrator.cli.options import InventoryOption, Output
 from orchestrator.cli.report import say, write_line
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import ConfigError, UsageError
-from orchestrator.specs.inventory_files.ansible_inventory import INI, YAML_GROUP
-from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
-from orchestrator.specs.inventory_files.inventory_import import (
-    ImportedInventory,
-    from_hostfile,
-    from_hostlist,
-    inventory_text,
-    only,
-)
-from orchestrator.specs.inventory_files.inventory_yaml import read_file
+
+if TYPE_CHECKING:
+    from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
 
 IMPORT_EXAMPLES = """\
 orch inventory import ~/.ssh/config --only 'lab-*' --output inventory.yaml
@@ -118,6 +112,8 @@ def import_nodes(
     Reads ~/.ssh/config, an Ansible inventory (YAML, INI or JSON), a DeepSpeed hostfile, or names such as node[01-05].
     Entries that cannot be converted are reported on stderr.
     """
+    from orchestrator.specs.inventory_files.inventory_import import inventory_text, only
+
     text, notes = inventory_text(only(_read_source(source, kind.value), names or ()), source=source, user=user)
     for note in notes:
         say(f"note: {note}")
@@ -144,6 +140,10 @@ def schema() -> None:
 
 def _read_source(source: str, kind: str) -> ImportedInventory:
     """Return the machines of a file, of stdin (`-`) or of a hostlist."""
+    from orchestrator.specs.inventory_files.foreign_file import from_foreign_file
+    from orchestrator.specs.inventory_files.inventory_import import from_hostfile, from_hostlist
+    from orchestrator.specs.inventory_files.inventory_yaml import read_file
+
     path = Path(source).expanduser()
     if kind == "hostlist" or (kind == "auto" and source != "-" and not path.exists()):
         if kind == "auto" and ("/" in source or source.endswith((".yml", ".yaml", ".txt"))):
@@ -163,7 +163,7 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
 
         return from_ssh_config(text, home=Path.home(), included=source != "-")
     if kind in ("ansible", "ansible-ini"):
-        from orchestrator.specs.inventory_files.ansible_inventory import from_ansible, from_ansible_ini
+        from orchestrator.specs.inventory_files.ansible_inventory import INI, YAML_GROUP, from_ansible, from_ansible_ini
         from orchestrator.specs.inventory_files.ansible_vars import variables_beside
 
         ini = kind == "ansible-ini" or (not YAML_GROUP.search(text) and INI.search(text))
@@ -174,6 +174,8 @@ def _read_source(source: str, kind: str) -> ImportedInventory:
 
 def guessed(text: str) -> str:
     """Return the kind of a file by its text; hostfile unless a pattern of another kind matches."""
+    from orchestrator.specs.inventory_files.ansible_inventory import INI, YAML_GROUP
+
     if INI.search(text):
         return "ansible-ini"
     if _SSH_HOST.search(text):

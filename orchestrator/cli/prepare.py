@@ -19,7 +19,6 @@ from orchestrator.cli.options import InventoryOption, YesOption
 from orchestrator.cli.report import say
 from orchestrator.plan.prepare import SourcePath
 from orchestrator.specs.errors import EXIT_OK, ConfigError, ConflictError, OrchError, PreflightError, UsageError
-from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import DEFAULT_DATA
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ def _run(words: Sequence[str | SourcePath], workload: str, data: Path, *, projec
     from orchestrator.fleet.connect import connect
     from orchestrator.fleet.downloads import run_to_end
     from orchestrator.plan.prepare import prepare_container, user_paths
+    from orchestrator.specs.inventory import NodeSpec
     from orchestrator.specs.request import LaunchRequest
 
     node = connect(

@@ -24,11 +24,11 @@ from orchestrator.specs.errors import (
     SudoRefusedError,
     UsageError,
 )
-from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.setup import NVIDIA_SOURCE, Rights, SetUp, SetupPlan
 
 if TYPE_CHECKING:
     from orchestrator.nodes.interface import Node
+    from orchestrator.specs.inventory import NodeSpec
 
 EXAMPLES = """\
 orch setup --dry-run

@@ -13,12 +13,12 @@ from orchestrator.cli.context import LoadedInventory, load_inventory
 from orchestrator.cli.options import InventoryOption, NodesOption, YesOption
 from orchestrator.cli.report import report_error, say
 from orchestrator.specs.errors import EXIT_OK, ConfigError, OrchError, PartialError, UsageError
-from orchestrator.specs.inventory import NodeSpec
 
 if TYPE_CHECKING:
     from paramiko import PKey
 
     from orchestrator.fleet.fan_out import Outcome
+    from orchestrator.specs.inventory import NodeSpec
 
 ANSWER_S = 5.0
 TIMEOUT_S = 40.0
