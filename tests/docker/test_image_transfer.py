@@ -38,7 +38,7 @@ def test_a_layer_that_is_held_is_not_needed(
         with ImageArchive(local_node.engine, TAG.format("two")) as archive:
             local_node.engine.remove_image(TAG.format("two"))
             assert local_node.engine.image(two.id) is None
-            delta = b"".join(archive.chunks(held))
+            delta = b"".join(archive.chunks(held, "gz"))
         local_node.engine.load([delta])
         assert local_node.engine.image(two.id) == two
         assert len(delta) < 20_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
@@ -10,15 +9,16 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.fleet.images.distribute_image import distribute_image
+from orchestrator.fleet.images.distribute_image import _HAS_ZSTD, distribute_image
 from orchestrator.fleet.images.image_archive import COMPRESSING, SAVING
 from orchestrator.nodes.interface import Completed, Progress
 from orchestrator.nodes.local import LocalNode
-from orchestrator.specs.facts import ImageFacts
-from tests.cases.images.engines import LayerEngine, add
+from orchestrator.specs.facts import EngineFacts, ImageFacts
+from tests.cases.images.engines import LayerEngine, add, unpacked
 
 IMAGE = ImageFacts(id="sha256:0123", tags=("it:1",), layers=("base", "torch", "code"))
 FOLDERS = dict.fromkeys(("alpha", "beta", "gamma"), "~/mine")
@@ -45,7 +45,7 @@ class LargeEngine(LayerEngine):
 
     def load(self, archive: Iterable[bytes]) -> None:
         raw = b"".join(archive)
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)) as opened:
+        with tarfile.open(fileobj=io.BytesIO(unpacked(raw))) as opened:
             self.parts.append([name for name in opened.getnames() if name.endswith("layer.tar")])
         super().load([raw])
 
@@ -53,8 +53,14 @@ class LargeEngine(LayerEngine):
 class Machine(LocalNode):
     """A node with a home folder and a program `docker` of its own, which loads into the engine in memory."""
 
-    def __init__(self, name: str, folder: Path, number: int, *layers: str, refuses: bool = False) -> None:
-        self.home, self.memory, self.refuses = folder / name, LargeEngine(name), refuses
+    def __init__(
+        self, name: str, folder: Path, number: int, *layers: str, refuses: bool = False, version: str = "20.10.24",
+        zstd: bool = False,
+    ) -> None:  # fmt: skip
+        self.home, self.memory, self.refuses, self.zstd = folder / name, LargeEngine(name), refuses, zstd
+        self.loaded: list[str] = []
+        """Files that were handed to the engine."""
+        self.memory.description = EngineFacts(kind="docker", version=version, id=name, architecture="x86_64")
         self.memory.held["sha256:before"] = ImageFacts(id="sha256:before", layers=layers)
         super().__init__(name, f"127.0.0.{10 + number}", self.memory)
         (self.home / "bin").mkdir(parents=True)
@@ -62,9 +68,12 @@ class Machine(LocalNode):
         (self.home / "bin/docker").chmod(0o755)
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
+        if argv == _HAS_ZSTD:
+            return Completed(node=self.name, argv=tuple(argv), exit_code=int(not self.zstd), stdout="", stderr="")
         done = super().run(self._own(argv), stdin=stdin, timeout_s=timeout_s)
         archive = self.home / "archive"
         if any("docker load" in word for word in argv):  # others run at the same time
+            self.loaded = list(argv[5:])
             if not self.refuses:
                 self.memory.load([archive.read_bytes()])
             archive.unlink()
@@ -104,6 +113,19 @@ def test_each_node_loads_the_layers_that_it_lacks(tmp_path: Path, source: LargeE
     assert moved["alpha"] < 10_000 < len(TORCH) < moved["gamma"] <= moved["beta"]
     assert source.calls.count(("save", "it:1")) == 1
     assert not [path for node in nodes for path in (node.home / "mine").rglob("*")]
+
+
+@pytest.mark.parametrize(
+    ("second", "packing"),
+    [({"version": "28.2"}, "zst"), ({"zstd": True}, "zst"), ({}, "gz"), ({"version": "5:dev"}, "gz")],
+)
+def test_files_are_packed_with_zstd_where_each_node_can_unpack_it(
+    tmp_path: Path, source: LargeEngine, second: dict[str, Any], packing: str
+) -> None:
+    nodes = [Machine("alpha", tmp_path, 1, version="23.0.1"), Machine("beta", tmp_path, 2, **second)]
+    distribute_image(IMAGE, ["it:1"], source, nodes, FOLDERS, ignore)
+    assert [node.loaded for node in nodes] == [[f"{layer}.{packing}" for layer in ("000", "001", "002", "-01")]] * 2
+    assert all(node.engine.image(IMAGE.id) for node in nodes)
 
 
 def test_an_engine_that_refuses_the_files_gets_the_image_from_the_source(tmp_path: Path, source: LargeEngine) -> None:

@@ -13,7 +13,7 @@ from threading import Lock
 from docker import auth
 
 from orchestrator.fleet.fan_out import Notify, Outcome, fan_out
-from orchestrator.fleet.images.image_archive import ImageArchive, layers_in_common
+from orchestrator.fleet.images.image_archive import ImageArchive, Packing, layers_in_common
 from orchestrator.fleet.relay import RELAYED_FROM, Delivered, Destination, send_folder
 from orchestrator.nodes.interface import Engine, Login, Node, Progress
 from orchestrator.specs.data import DIGEST_LENGTH
@@ -23,13 +23,28 @@ from orchestrator.specs.image import REGISTRY, REGISTRY_EXPECTED, Delivery
 
 TRANSFER_TIMEOUT_S = 3600.0
 ASK_S = 60.0
+ZSTD_SINCE = 23
+"""Docker's version from which its engine reads zstd (moby/moby#41759)."""
+_HAS_ZSTD = ("sh", "-c", "command -v zstd")
 # A constant. $1: the folder with the compressed parts of the archive, which is removed; then their names.
 _LOAD = """
 folder=$1; shift
-cd -- "$folder" && cat -- "$@" | docker load --quiet
+unpack=cat
+case $1 in *.zst) if command -v zstd >/dev/null; then unpack='zstd -dcq'; fi ;; esac
+cd -- "$folder" && cat -- "$@" | $unpack | docker load --quiet
 cd / && rm -rf -- "$folder" && rmdir -- "$(dirname -- "$folder")" 2>/dev/null
 """
 _SPEAKS_HTTP = "server gave HTTP response to HTTPS client"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A node that lacks the image."""
+
+    node: Node
+    layers_held: int
+    reads_zstd: bool
+    """Whether its engine or a program of its own unpacks zstd."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,46 +126,54 @@ def distribute_image(
 
     start, relayed, waiting = time.monotonic(), dict[str, int](), set[str]()
     with closing:
-        lacking = _layers_held(image, nodes)
+        lacking = _without(image, nodes)
         if len(lacking) > 1:
-            waiting.update(node.name for node, _ in lacking)
+            waiting.update(one.node.name for one in lacking)
             with suppress(OrchError):  # the image cannot be saved or read: each node's own try shows it
                 relayed.update(_send_on(image, archive(), lacking, folders, notify))
         return fan_out(nodes, deliver, timeout_s=TRANSFER_TIMEOUT_S)
 
 
-def _layers_held(image: ImageFacts, nodes: Sequence[Node]) -> list[tuple[Node, int]]:
-    """Nodes that answer and lack the image, with how many of its layers they have."""
+def _without(image: ImageFacts, nodes: Sequence[Node]) -> list[Waiting]:
+    """Nodes that answer and lack the image."""
 
-    def held(node: Node) -> int | None:
+    def look(node: Node) -> Waiting | None:
         if node.engine.image(image.id) is not None:
             return None
-        return layers_in_common(image.layers, [other.layers for other in node.engine.images()])
+        held = layers_in_common(image.layers, [other.layers for other in node.engine.images()])
+        reads_zstd = _reads_zstd(node.engine) or node.run(_HAS_ZSTD).exit_code == 0
+        return Waiting(node=node, layers_held=held, reads_zstd=reads_zstd)
 
-    outcomes = fan_out(nodes, held, timeout_s=ASK_S)
-    return [(one.item, one.result) for one in outcomes if one.error is None and one.result is not None]
+    outcomes = fan_out(nodes, look, timeout_s=ASK_S)
+    return [one.result for one in outcomes if one.error is None and one.result is not None]
+
+
+def _reads_zstd(engine: Engine) -> bool:
+    major = engine.facts().version.partition(".")[0]
+    return major.isdecimal() and int(major[:4]) >= ZSTD_SINCE
 
 
 def _send_on(
     image: ImageFacts,
     archive: ImageArchive,
-    lacking: Sequence[tuple[Node, int]],
+    lacking: Sequence[Waiting],
     folders: Mapping[str, str],
     notify: Notify,
 ) -> dict[str, int]:
     """Bytes that have reached nodes by way of each other, by name. Afterwards these may still lack the image."""
-    fewest = min(held for _, held in lacking)
-    if archive.size(fewest) < RELAYED_FROM:
+    fewest = min(one.layers_held for one in lacking)
+    packing: Packing = "zst" if all(one.reads_zstd for one in lacking) else "gz"
+    if archive.size(fewest, packing) < RELAYED_FROM:
         return {}
-    content, layers = archive.folder(fewest), archive.layers(fewest)
+    content, layers = archive.folder(fewest, packing), archive.layers(fewest)
     digest = image.id.removeprefix("sha256:")[:DIGEST_LENGTH]
     targets = [
         Destination(
-            node=node,
-            folder=f"{folders[node.name]}/images/{digest}",
-            skipped=sum(0 <= layer < held for layer in layers),
+            node=one.node,
+            folder=f"{folders[one.node.name]}/images/{digest}",
+            skipped=sum(0 <= layer < one.layers_held for layer in layers),
         )
-        for node, held in lacking
+        for one in lacking
     ]
 
     def load(outcome: Outcome[Destination, Delivered]) -> None:
@@ -181,8 +204,9 @@ def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) 
         notify(node.name, Progress(text="unpacking", total=1))
 
     held = layers_in_common(image.layers, [other.layers for other in node.engine.images()])
+    packing: Packing = "zst" if _reads_zstd(node.engine) else "gz"
     try:
-        node.engine.load(counted(archive.chunks(held), archive.size(held)))
+        node.engine.load(counted(archive.chunks(held, packing), archive.size(held, packing)))
         if node.engine.image(image.id) is not None:
             return moved
         reason = "it does not show the image afterwards"

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+import zstandard
+
 from orchestrator.nodes.fake import Answer, FakeEngine
 from orchestrator.nodes.interface import BuildRequest, Progress
 from orchestrator.specs.container import ContainerSpec
@@ -69,7 +71,7 @@ class LayerEngine(FakeEngine):
     def load(self, archive: Iterable[bytes]) -> None:
         self._called("load")
         raw = b"".join(archive)
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)) as opened:
+        with tarfile.open(fileobj=io.BytesIO(unpacked(raw))) as opened:
             manifest = json.load(opened.extractfile("manifest.json"))[0]  # type: ignore[arg-type]
             config = json.load(opened.extractfile(manifest["Config"]))  # type: ignore[arg-type]
             present = [path for path in manifest["Layers"] if path in opened.getnames()]
@@ -87,6 +89,16 @@ class LayerEngine(FakeEngine):
             labels=config["labels"],
             size_bytes=1000,
         )
+
+
+def unpacked(archive: bytes) -> bytes:
+    """An archive without its compression, of several frames or members maybe."""
+    if archive[:2] == b"\x1f\x8b":
+        return gzip.decompress(archive)
+    if archive[:4] == b"\x28\xb5\x2f\xfd":
+        with zstandard.ZstdDecompressor().stream_reader(archive, read_across_frames=True) as reader:
+            return reader.read()
+    return archive
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
