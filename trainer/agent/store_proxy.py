@@ -48,7 +48,10 @@ class StoreProxy:
             try:
                 accept_only(store, source.getsockname()[1])
             except OSError as error:
-                note("filter", f"other users of this machine reach torch's store: its kernel has no filter: {error}")
+                why = f"its kernel accepts no socket filter ({error.strerror})"
+                note(
+                    "filter", f"other users of this machine reach torch's store: {why}; run where no other user logs in"
+                )
             store.listen(socket.SOMAXCONN)
             reserved.listen(socket.SOMAXCONN)
             descriptors = [one.fileno() for one in (reserved, source, control)]
