@@ -245,7 +245,6 @@ def rerun(
 def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> LaunchOptions:
     """Return the options with command, nodes and rank 0 of the plan. ConfigError: no node or data of it is left."""
     from orchestrator.fleet.runs.load_state import samples_per_step_of
-    from orchestrator.plan.command import same_step
     from orchestrator.store.run_record import RunRecord
 
     command, nodes, master = plan.command, options.nodes, options.master
@@ -257,7 +256,7 @@ def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Laun
             raise ConfigError(f"no node of run {plan.run_id} is in {inventory.filename}: {', '.join(names)}",
                               hint=f"orch runs rerun {plan.run_id} -n NODES")  # fmt: skip
         if gone := [name for name in names if name not in known]:
-            command = same_step(command, samples_per_step_of(RunRecord(plan.run_id)))
+            command = plan.program.with_step(samples_per_step_of(RunRecord(plan.run_id)))
             sizes = "; a step keeps its number of samples" if command != plan.command else ""
             say(f"note: {', '.join(gone)}: not in {inventory.filename} any more, left out{sizes}")
         nodes, master = ",".join(left), master or (plan.master if plan.master in left else "")

@@ -19,10 +19,9 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
@@ -48,13 +47,13 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
 
     RunFailedError: the measurement failed; the reason has been printed.
     """
-    measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
+    options.program.measuring()  # refuse a script, which cannot be measured
     checked = must_run("orch bench", options)
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
     machines = with_engine(inventory, options.engine)
     asked = build_request(machines, options, None, os.environ, notify=say)
-    request = replace(asked, command=measuring(asked.command), data_command=checked.needs, sizes=checked.sizes)
+    request = replace(asked, command=asked.program.measuring(), data_command=checked.needs, sizes=checked.sizes)
     mode = OutputMode(forecast=True, as_json=quiet, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)

@@ -32,15 +32,15 @@ from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import is_own_script, is_shell_script, measuring, worker_command
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError, UsageError
 from orchestrator.specs.inventory import HookSpec, Inventory
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
+from orchestrator.specs.program import ProgramKind
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.store.run_record import RunRecord
 from orchestrator.store.secret_values import require_values
@@ -190,7 +190,7 @@ def ready(
     if options.checkpoint and not earlier:
         raise UsageError("--checkpoint chooses where a run is resumed from", hint="orch resume RUN --checkpoint STEP")
     if mode.forecast:
-        measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
+        options.program.measuring()  # refuse a script, which cannot be measured
     checked = must_run("orch resume" if options.resume else "orch launch", options, kept=again is not None)
     if code := own_code(options, earlier or again):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
@@ -213,7 +213,7 @@ def ready(
         say_once(f"code: {code}, to be copied to {counted(len(request.nodes), 'node')}")
     require_values(request.secrets, request.environment, os.environ)
     if mode.forecast:
-        request = replace(request, command=measuring(request.command))
+        request = replace(request, command=request.program.measuring())
     identity = new_identity(options.name, earlier)
     with connected(request.nodes) as nodes, earlier_attempt(machines, request, earlier, nodes, ending=ending) as before:
         facts = checked_facts(nodes, request, identity, mode, building=building)
@@ -224,7 +224,7 @@ def ready(
             before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)
         plan = plan_checked(nodes, request, facts, identity, before)
         if before and not ending and before.starts_over(plan.command):
-            own = ", unless your script loads what it has saved itself" if is_own_script(plan.command) else ""
+            own = ", unless your script loads what it has saved itself" if plan.program.is_own else ""
             note = f"no checkpoint of run {plan.run_id} is known: it starts from the beginning{own}"
             plan = replace(plan, notes=(*plan.notes, note))
         yield nodes, request, plan, before
@@ -232,10 +232,10 @@ def ready(
 
 def _imports(code: OwnCode | None, options: LaunchOptions) -> Imports:
     """Read what the user's Python script imports; nothing for any other command."""
-    if code is None or not is_own_script(options.command) or is_shell_script(options.command):
+    if code is None or options.program.kind is not ProgramKind.SCRIPT:
         return Imports()
     path = [code.folder / part for part in options.environment.get("PYTHONPATH", "").split(":") if part]
-    return imports_of(code.folder, worker_command(options.command), path)
+    return imports_of(code.folder, options.program.rank_words(), path)
 
 
 def _agrees_to_copy(plan: Plan, results: WrittenResults, mode: OutputMode) -> bool:

@@ -23,7 +23,6 @@ from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Progress
-from orchestrator.plan.command import is_own_script
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
@@ -333,7 +332,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     if not (outcome.checkpoint or (event and event.step)):  # no step, so no model: an own script may have other files
         say(f"  folder  {folder}")
-        if is_own_script(plan.command):
+        if plan.program.is_own:
             say(f"  → orch pull {plan.run_id}   # copy what it wrote to this computer")
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")
