@@ -219,7 +219,8 @@ def rerun(
     was. A node that is not in the inventory any more is left out; a step then keeps its number of samples. What differs
     is shown with the plan. Nothing of the run that is repeated is changed.
     """
-    from orchestrator.cli.launching.run_launch import run_launch
+    from orchestrator.cli.launching.launch import launch
+    from orchestrator.cli.launching.order import LaunchOrder
     from orchestrator.fleet.planning.request import with_engine
     from orchestrator.store.run_record import record_of
 
@@ -239,7 +240,8 @@ def rerun(
     machines = with_engine(loaded.inventory, options.engine)
     options = _as_before(plan, options, machines)
     with _code(plan, options, machines) as workdir:
-        return run_launch(loaded.inventory, replace(options, workdir=workdir), mode, again=plan)
+        options = replace(options, workdir=workdir)
+        return launch(LaunchOrder(inventory=loaded.inventory, options=options, mode=mode, again=plan))
 
 
 def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> LaunchOptions:

@@ -43,6 +43,8 @@ class LaunchRequest(RunSettings):
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
     imports: Mapping[str, str] = field(default_factory=dict)
     """Modules of packages that the user's script imports whenever it starts, each with the place that does."""
+    possible_imports: Mapping[str, str] = field(default_factory=dict)
+    """Modules that it may import later, each with the place that does."""
     requirements: str = ""
     """File of packages that the inventory names; empty where it names none."""
     dockerfile: str = ""

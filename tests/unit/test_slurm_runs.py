@@ -261,7 +261,7 @@ def test_data_that_is_not_there(uni: Cluster) -> None:
     ran = uni.launch()
     assert ran.code == 4
     assert "orch prepare" in ran.err
-    assert "nothing was submitted" in ran.err
+    assert "nothing was started" in ran.err
     assert not list(uni.state.glob("*.json"))
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 from contract.cost_model.forecast import Forecast
 from contract.events import LineRedrawn
 from orchestrator.checks.failure import Failure
-from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
@@ -248,16 +247,14 @@ class Screen:
                 self._err.print(text)
 
 
-def confirm(plan: Plan, question: str = "Start it?", *, over: bool = False) -> bool:
-    """Show the plan and ask. `over`: a resumed run has no checkpoint, and starts from the beginning."""
+def tell_plan(plan: Plan) -> None:
+    """Print the nodes of the plan."""
     say(
         f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
         f"master {plan.master} {plan.master_addr}:{plan.master_port}"
     )
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
-    tell_notes(plan)
-    return agreed("Start it from the beginning?" if over else question, yes=False, default=not over, ends=True)
 
 
 def tell_changes(before: Plan, plan: Plan) -> None:
