@@ -18,7 +18,8 @@ from orchestrator.fleet.planning.cluster import cluster_facts, cluster_request
 from orchestrator.fleet.planning.look_ahead import CheckedWords
 from orchestrator.fleet.planning.request import new_identity
 from orchestrator.fleet.runs.submit import Job, next_attempt, submit
-from orchestrator.fleet.supervise.job import JobCallbacks, follow_job
+from orchestrator.fleet.supervise.attempt import Callbacks
+from orchestrator.fleet.supervise.job import follow_job
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.cluster_nodes import lone_login
 from orchestrator.nodes.interface import Node
@@ -51,8 +52,7 @@ class ClusterEngine:
     def __init__(self, cluster: ClusterSpec) -> None:
         self._cluster = cluster
 
-    def must_accept(self, order: LaunchOrder) -> None:
-        """UsageError: options that a scheduler decides on, or that need each node before the start."""
+    def settled(self, order: LaunchOrder) -> LaunchOrder:
         name = self._cluster.name
         if order.mode.forecast:
             raise UsageError(
@@ -64,8 +64,6 @@ class ClusterEngine:
                 f"{', '.join(wrong)}: not with --on, as the scheduler of {name} chooses the nodes at the start",
                 hint=f"{order.prog} --on {name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
             )
-
-    def settled(self, order: LaunchOrder) -> LaunchOrder:
         return order
 
     def request(self, order: LaunchOrder, _checked: CheckedWords, _code: OwnCode | None) -> LaunchRequest:
@@ -140,10 +138,10 @@ class ClusterRun(Job):
             job = submit(self, notify=view.notify)
         say(f"✓ run {plan.run_id} submitted to {carrier.name} as job {job}")
         followed = FollowedRun(RunRecord(plan.run_id))
-        screen = Screen(plan, quiet=quiet, on_machines=False)
+        screen = Screen(plan, quiet=quiet)
 
         def follow(hear: Callable[[Update], None]) -> RunOutcome:
-            callbacks = JobCallbacks(update=hear, waiting=lambda one: tell_queue(one, carrier), silent=report_error)
+            callbacks = Callbacks(update=hear, waiting=lambda one: tell_queue(one, carrier), failed=report_error)
             return follow_job(carrier, plan, followed, callbacks)
 
         return Attended(

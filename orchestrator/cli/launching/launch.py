@@ -15,7 +15,6 @@ from orchestrator.cli.launching.grants import agree_to_hooks
 from orchestrator.cli.launching.order import LaunchEngine, LaunchOrder, PlannedRun
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
 from orchestrator.cli.report import say, say_once
-from orchestrator.fleet.planning.request import chosen_nodes
 from orchestrator.render.printable import counted
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from orchestrator.specs.inventory import Inventory
@@ -33,11 +32,10 @@ def launch(order: LaunchOrder) -> int:
         return _launch(order)
     except NotReadyError as error:
         steps = replace(error.steps, inventory=order.to_write)
-        if not steps.are_agreed(yes=order.mode.confirmed):
-            say("nothing was started")
-            return EXIT_INTERRUPTED
-    specs = chosen_nodes(order.inventory, order.options, order.earlier)
-    steps.carry_out(order.inventory, specs, quiet=order.mode.as_json)
+    if not steps.are_agreed(yes=order.mode.confirmed):
+        say("nothing was started")
+        return EXIT_INTERRUPTED
+    steps.carry_out(order.inventory, quiet=order.mode.as_json)
     return _launch(order.confirmed())
 
 
@@ -61,13 +59,9 @@ def _launch(order: LaunchOrder) -> int:
 @contextmanager
 def planned(order: LaunchOrder) -> Iterator[PlannedRun]:
     """Yield the planned run: all that precedes the first change on a node."""
-    order, engine = _placed(order)
-    engine.must_accept(order)
-    options, mode = order.options, order.mode
-    if options.checkpoint and not options.resume:
+    if order.options.checkpoint and not order.options.resume:
         raise UsageError("--checkpoint chooses where a run is resumed from", hint="orch resume RUN --checkpoint STEP")
-    if order.continues and not mode.dry_run:  # a run that is resumed is asked about, and may be taken over
-        require_consent(yes=mode.confirmed, look_first="--dry-run")
+    order, engine = _placed(order)
     order = engine.settled(order)
     options, mode = order.options, order.mode
     checked = must_run(order.prog, options, kept=order.again is not None)

@@ -49,27 +49,23 @@ from orchestrator.store.run_record import RunRecord
 class MachineEngine:
     """Machines of the inventory."""
 
-    def must_accept(self, order: LaunchOrder) -> None:
-        """UsageError: a forecast with options of a run that it does not begin, or of a script."""
-        mode = order.mode
-        if mode.forecast and (order.options.resume or mode.detach):
-            other = "--resume" if order.options.resume else "--detach"
+    def settled(self, order: LaunchOrder) -> LaunchOrder:
+        options, mode = order.options, order.mode
+        if mode.forecast and (options.resume or mode.detach):
+            other = "--resume" if options.resume else "--detach"
             raise UsageError(
                 f"--forecast measures, shows and ends: it does not go with {other}",
                 hint="orch launch --forecast -- gpt2 … with the options of the run",
             )
         if mode.forecast:
-            order.options.program.measuring()  # refuse a script, which cannot be measured
-
-    def settled(self, order: LaunchOrder) -> LaunchOrder:
-        """Return the order with the best nodes for `auto`, and with the attempt that it resumes, as far as granted."""
-        options, mode = order.options, order.mode
+            options.program.measuring()  # refuse a script, which cannot be measured
         if options.nodes == "auto":
             own_code(options)  # what is wrong with it is reported before the question, and before nodes are measured
             require_consent(yes=mode.confirmed or mode.dry_run, look_first="--dry-run")
             return replace(order, options=with_best_nodes(order.inventory, options, mode))
         if not options.resume or order.earlier:
             return order
+        require_consent(yes=mode.confirmed or mode.dry_run, look_first="--dry-run")  # it may be taken over
         machines = with_engine(order.inventory, options.engine)
         with connected(machines.nodes) as everyone:
             earlier = plan_to_continue(everyone, machines, options, ask=not mode.confirmed, dry_run=mode.dry_run)
@@ -97,7 +93,7 @@ class MachineEngine:
 
     @contextmanager
     def planned(self, order: LaunchOrder, request: LaunchRequest) -> Iterator[MachineRun]:
-        """Ask the nodes, check their answers and plan. NotReadyError: a build or an inventory makes what is missing."""
+        """As `LaunchEngine`. NotReadyError: an inventory to write, or images to build, are missing."""
         options, mode, earlier = order.options, order.mode, order.earlier
         machines = with_engine(order.inventory, options.engine)
         identity = new_identity(options.name, earlier)
@@ -117,7 +113,7 @@ class MachineEngine:
                 note = f"no checkpoint of run {plan.run_id} is known: it starts from the beginning{own}"
                 plan = replace(plan, notes=(*plan.notes, note))
             if not mode.dry_run and order.to_write:
-                raise NotReadyError(FirstSteps())
+                raise NotReadyError(FirstSteps(nodes=request.nodes))
             if not mode.dry_run and not order.ending and before and before.runs:
                 must_be_over(before.runs.result(), plan.run_id)
             yield MachineRun(order=order, nodes=nodes, request=request, plan=plan, previous=before)

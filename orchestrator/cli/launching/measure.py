@@ -15,8 +15,9 @@ from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
+from orchestrator.fleet.supervise.attempt import Callbacks
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
+from orchestrator.fleet.supervise.one_shot import run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
@@ -80,7 +81,7 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
         notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
         followed = FollowedRun(RunRecord(plan.run_id))
         hear = screen.showing(Arrivals(by_name, plan, followed.state))
-        callbacks = OneShotCallbacks(notify=notify, update=hear, left_behind=report_error)
+        callbacks = Callbacks(notify=notify, update=hear, failed=report_error)
         try:
             return run_one_shot(by_name, plan, request, callbacks, followed)
         except KeyboardInterrupt:

@@ -38,11 +38,6 @@ class LaunchOrder:
         return self.earlier or self.again
 
     @property
-    def continues(self) -> bool:
-        """Whether it resumes or repeats a run."""
-        return bool(self.before or self.options.resume)
-
-    @property
     def prog(self) -> str:
         return "orch resume" if self.options.resume else "orch launch"
 
@@ -84,11 +79,9 @@ class PlannedRun(Protocol):
 class LaunchEngine(Protocol):
     """A place where runs start."""
 
-    def must_accept(self, order: LaunchOrder) -> None:
-        """UsageError: options that have no meaning here."""
-
     def settled(self, order: LaunchOrder) -> LaunchOrder:
-        """Return the order with what this place decides: the nodes, and the attempt that it resumes."""
+        """Return the order with what this place decides: the nodes, and the attempt that it resumes. UsageError:
+        options that have no meaning here."""
 
     def request(self, order: LaunchOrder, checked: CheckedWords, code: OwnCode | None) -> LaunchRequest:
         """Return the request. `checked`: what the trainer says of the command; `code`: the user's, to be copied."""

@@ -65,11 +65,9 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
             hint=f"{typed_line(options, options.command, './mine')}   # a folder with the code alone",
         )
     code = code_files(folder, _data_in(folder, options, earlier))
-    if options.program.is_own:
-        if words := options.program.entry():
-            _must_hold(folder, words, options)
-            _must_be_sent(code, words)
-        _must_be_executable(folder, options)
+    if options.program.is_own and (words := options.program.entry()):
+        _must_be_sent(code, words)
+        _must_hold(folder, words, options)
     sizes = Counter[str]()
     for name in code.names:
         sizes[name.partition("/")[0] if "/" in name else ""] += (folder / name).stat().st_size
@@ -101,14 +99,6 @@ def may_be_copied(code: OwnCode, *, yes: bool) -> None:
         say(f"  → echo {largest} >> {shlex.quote(str(code.folder / '.orchignore'))}   # not needed there")
         if not agreed("Copy all of it to every node?", yes=yes):
             raise typer.Abort
-
-
-def _must_be_executable(folder: Path, options: LaunchOptions) -> None:
-    """UsageError: a shell script without a shell before it could not be started."""
-    command = options.command
-    script = folder / command[0]
-    if options.program.is_shell and script.is_file() and not os.access(script, os.X_OK):
-        raise UsageError(f"{command[0]} is not executable", hint=typed_line(options, ["bash", *command]))
 
 
 def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
@@ -147,6 +137,8 @@ def _must_hold(folder: Path, words: Sequence[str], options: LaunchOptions) -> No
             raise UsageError(f"{script} has another path on the nodes", hint=line(str(inside)))
         return None  # of the image, or of a --mount
     if (folder / script).is_file():
+        if words == options.command and options.program.is_shell and not os.access(folder / script, os.X_OK):
+            raise UsageError(f"{words[0]} is not executable", hint=typed_line(options, ["bash", *words]))
         return None
     if script.is_file():
         raise ConfigError(

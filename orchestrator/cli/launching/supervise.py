@@ -20,8 +20,9 @@ from orchestrator.fleet.runs.find_runs import RunningContainer, find_runs, run_o
 from orchestrator.fleet.runs.launch import adopt
 from orchestrator.fleet.runs.one_supervisor import only_supervisor
 from orchestrator.fleet.runs.secrets import secrets_of
+from orchestrator.fleet.supervise.attempt import Callbacks
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
+from orchestrator.fleet.supervise.loop import Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.interface import Node
 from orchestrator.specs.errors import UsageError

@@ -54,11 +54,8 @@ BARS, BAR_S = 8, 10.0
 class Screen:
     """The output of a launch. On a terminal the phases are a table below the lines; elsewhere each phase is a line."""
 
-    def __init__(
-        self, plan: Plan, *, quiet: bool, forecasts: bool = True, unproven: bool = False, on_machines: bool = True
-    ) -> None:
-        """`forecasts`: whether they are shown; `unproven`: with the sync methods that `auto` never takes.
-        `on_machines`: whether the nodes of the plan were looked at."""
+    def __init__(self, plan: Plan, *, quiet: bool, forecasts: bool = True, unproven: bool = False) -> None:
+        """`forecasts`: whether they are shown; `unproven`: with the sync methods that `auto` never takes."""
         self._quiet, self._forecasts, self._unproven = quiet, forecasts, unproven
         self._out, self._err = stdout(), stderr()
         self._out.quiet = self._err.quiet = quiet
@@ -68,7 +65,7 @@ class Screen:
         self._reminded = time.monotonic()
         self._last_line = ""
         self._show_plan(plan)
-        for part in plan.nodes if on_machines else ():
+        for part in plan.nodes if not plan.cluster else ():
             self.reach(part.node, "image checked")
 
     def _show_plan(self, plan: Plan) -> None:
