@@ -387,6 +387,15 @@ def test_without_a_terminal_an_error_is_reported_before_the_question(uni: Cluste
     assert not list(uni.state.glob("*.json"))
 
 
+def test_a_job_chooses_its_checkpoint_itself(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000", MODE="no checkpoint")
+    assert uni("stop", run).code == 0
+    refused = uni("resume", run, "--checkpoint", "3")
+    assert refused.code == 2
+    assert "resumes from the newest checkpoint that it finds" in refused.err
+    assert not (uni.state / "2.json").exists()
+
+
 def test_a_dry_run_needs_the_values_of_its_secrets(uni: Cluster) -> None:
     ran = uni.launch("--dry-run", "--secret", "NOT_SET_HERE")
     assert ran.code == 3

@@ -64,6 +64,11 @@ class ClusterEngine:
                 f"{', '.join(wrong)}: not with --on, as the scheduler of {name} chooses the nodes at the start",
                 hint=f"{order.prog} --on {name} --nodes 2 …   # more for its scheduler: `options:` of the cluster",
             )
+        if order.options.checkpoint:
+            raise UsageError(
+                f"--checkpoint: a job of {name} resumes from the newest checkpoint that it finds when it starts",
+                hint=f"orch resume {order.options.resume}",
+            )
         return order
 
     def request(self, order: LaunchOrder, _checked: CheckedWords, _code: OwnCode | None) -> LaunchRequest:
