@@ -38,7 +38,8 @@ from contract.events import ResourcesSampled, StepDone
 from contract.log_lines import rank_prefix
 from contract.resources import ResourceUsage
 from orchestrator.checks.doctor import diagnose
-from orchestrator.cli.launching.run_launch import run_launch
+from orchestrator.cli.launching.launch import launch as orch_launch
+from orchestrator.cli.launching.order import LaunchOrder
 from orchestrator.cli.options import OutputMode
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.fan_out import fan_out
@@ -312,7 +313,8 @@ def dry_run(fleet: Fleet) -> Work:
     def run() -> None:
         reached = connecting_by(lambda spec: fleet.nodes[spec.name])
         with reached, Path(os.devnull).open("w") as nothing, redirect_stdout(nothing):
-            run_launch(fleet.inventory(), LaunchOptions(command=("gpt2", "train")), OutputMode(dry_run=True))
+            options, mode = LaunchOptions(command=("gpt2", "train")), OutputMode(dry_run=True)
+            orch_launch(LaunchOrder(inventory=fleet.inventory(), options=options, mode=mode))
 
     return run
 

@@ -13,8 +13,8 @@ from orchestrator.fleet.runs.find_runs import running_containers as running_cont
 from orchestrator.fleet.runs.launch import launch as launch
 from orchestrator.fleet.runs.stop import Stopped as Stopped
 from orchestrator.fleet.runs.stop import stop_run as stop_run
+from orchestrator.fleet.supervise.attempt import Callbacks as Callbacks
 from orchestrator.fleet.supervise.follow import follow as follow
-from orchestrator.fleet.supervise.loop import Callbacks as Callbacks
 from orchestrator.fleet.supervise.loop import Supervision as Supervision
 from orchestrator.fleet.supervise.loop import supervise as supervise
 from orchestrator.fleet.supervise.replan import NodePool as NodePool

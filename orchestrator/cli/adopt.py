@@ -21,13 +21,14 @@ def adopt(mode: OutputMode, run: RunArgument = None) -> int:
 
     Missing containers are created and all are started. To end the run instead: orch stop RUN
     """
-    from orchestrator.cli.launching.supervise import detach, rejoined, see_through
+    from orchestrator.cli.launching.following import detach, see_through
+    from orchestrator.cli.launching.supervise import rejoined
 
     loaded = load_inventory(mode.inventory)
     mode = replace(mode, confirmed=True, inventory=loaded.path.absolute())
     with rejoined(loaded.inventory, run, mode, finish=True) as attended:
-        names = ", ".join(one.node.name for one in attended.containers)
+        names = ", ".join(part.node for part in attended.plan.nodes)
         say(f"run {attended.plan.run_id} is up on {names}")
         if not mode.detach:
             return see_through(attended, mode)
-    return detach(attended.plan, mode)
+    return detach(attended, mode)

@@ -59,11 +59,13 @@ def launch(
     Either all containers start or none. Failed ranks restart from the last checkpoint. A node that
     stays lost ends the run; with --min-nodes the run continues without it. Ctrl-C stops following; the run continues.
     """
-    from orchestrator.cli.launching.start_run import start_run
+    from orchestrator.cli.launching.launch import launch as start
+    from orchestrator.cli.launching.order import LaunchOrder
 
     options = with_command(context, options, command)
     loaded = _inventory(mode, options)
-    return start_run(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))
+    mode = replace(mode, inventory=loaded.path.absolute())
+    return start(LaunchOrder(inventory=loaded.inventory, options=options, mode=mode))
 
 
 def _inventory(mode: OutputMode, options: LaunchOptions) -> LoadedInventory:

@@ -27,12 +27,10 @@ def restart(
     Checks, plan and confirmation come first, while the run is active: if anything is refused, the run continues. If a
     node cannot be stopped, nothing is started.
     """
-    from orchestrator.cli.launching.cluster_launch import earlier_on, ready_on, tell_job
     from orchestrator.cli.launching.grants import agree_to_hooks
-    from orchestrator.cli.launching.run_launch import earlier_plan, ready
-    from orchestrator.cli.launching.start_run import start_run
+    from orchestrator.cli.launching.launch import launch, planned
+    from orchestrator.cli.launching.order import LaunchOrder
     from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
-    from orchestrator.cli.launching.view import confirm
 
     require_consent(yes=mode.confirmed)
     loaded = load_inventory(mode.inventory)
@@ -42,17 +40,10 @@ def restart(
         options = replace(options, resume=running.run.run_id)
         by = f", launched by {running.stranger}," if running.stranger else ""
         question = f"Stop run {running.run.run_id}{by} and resume it as shown?"
-        if before := earlier_on(loaded.inventory, options):
-            earlier = None  # `start_run` reads it again, with the nodes of its last attempt
-            on_cluster = replace(options, on=before.cluster)
-            with ready_on(loaded.inventory, on_cluster, mode, earlier=before, ending=True) as job:
-                if not mode.confirmed:
-                    tell_job(job)
-                confirmed = agreed(question, yes=mode.confirmed, default=True)
-        else:
-            earlier = earlier_plan(loaded.inventory, options, mode)
-            with ready(loaded.inventory, options, mode, earlier, ending=True) as (_, _, plan, _):
-                confirmed = mode.confirmed or confirm(plan, question)
+        with planned(LaunchOrder(inventory=loaded.inventory, options=options, mode=mode, ending=True)) as ready:
+            if not mode.confirmed:
+                ready.show(asking=True)
+            confirmed = agreed(question, yes=mode.confirmed, default=True, ends=True)
         if not confirmed:
             say(f"nothing was stopped: run {running.run.run_id} is as it was")
             return EXIT_INTERRUPTED
@@ -60,7 +51,7 @@ def restart(
     stopped.require_all()
     say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
     try:
-        return start_run(loaded.inventory, options, replace(mode, confirmed=True), earlier=earlier)
+        return launch(replace(ready.order, ending=False).confirmed())
     except OrchError:
         say(f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again")
         say(f"  → orch resume {stopped.run_id}")

@@ -40,8 +40,10 @@ def resume(
     Options that are not given keep their values. Code and data are copied to nodes without them. Rank 0 goes to a node
     with the newest intact checkpoint; if none of the chosen nodes has it, it is copied to the node of rank 0.
     """
-    from orchestrator.cli.launching.start_run import start_run
+    from orchestrator.cli.launching.launch import launch as start
+    from orchestrator.cli.launching.order import LaunchOrder
 
     options = replace(with_command(context, options, command), resume=run)
     loaded = load_inventory(mode.inventory)
-    return start_run(loaded.inventory, options, replace(mode, inventory=loaded.path.absolute()))
+    mode = replace(mode, inventory=loaded.path.absolute())
+    return start(LaunchOrder(inventory=loaded.inventory, options=options, mode=mode))

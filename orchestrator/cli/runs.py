@@ -219,7 +219,8 @@ def rerun(
     was. A node that is not in the inventory any more is left out; a step then keeps its number of samples. What differs
     is shown with the plan. Nothing of the run that is repeated is changed.
     """
-    from orchestrator.cli.launching.run_launch import run_launch
+    from orchestrator.cli.launching.launch import launch
+    from orchestrator.cli.launching.order import LaunchOrder
     from orchestrator.fleet.planning.request import with_engine
     from orchestrator.store.run_record import record_of
 
@@ -239,13 +240,13 @@ def rerun(
     machines = with_engine(loaded.inventory, options.engine)
     options = _as_before(plan, options, machines)
     with _code(plan, options, machines) as workdir:
-        return run_launch(loaded.inventory, replace(options, workdir=workdir), mode, again=plan)
+        options = replace(options, workdir=workdir)
+        return launch(LaunchOrder(inventory=loaded.inventory, options=options, mode=mode, again=plan))
 
 
 def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> LaunchOptions:
     """Return the options with command, nodes and rank 0 of the plan. ConfigError: no node or data of it is left."""
     from orchestrator.fleet.runs.load_state import samples_per_step_of
-    from orchestrator.plan.command import same_step
     from orchestrator.store.run_record import RunRecord
 
     command, nodes, master = plan.command, options.nodes, options.master
@@ -257,7 +258,7 @@ def _as_before(plan: Plan, options: LaunchOptions, inventory: Inventory) -> Laun
             raise ConfigError(f"no node of run {plan.run_id} is in {inventory.filename}: {', '.join(names)}",
                               hint=f"orch runs rerun {plan.run_id} -n NODES")  # fmt: skip
         if gone := [name for name in names if name not in known]:
-            command = same_step(command, samples_per_step_of(RunRecord(plan.run_id)))
+            command = plan.program.with_step(samples_per_step_of(RunRecord(plan.run_id)))
             sizes = "; a step keeps its number of samples" if command != plan.command else ""
             say(f"note: {', '.join(gone)}: not in {inventory.filename} any more, left out{sizes}")
         nodes, master = ",".join(left), master or (plan.master if plan.master in left else "")

@@ -50,7 +50,7 @@ def wait(
             say(f"\nrun {run_id} continues\n  → orch stop {run_id}")
             return EXIT_INTERRUPTED
     if notify:
-        from orchestrator.cli.launching.supervise import tell_hooks
+        from orchestrator.cli.launching.following import tell_hooks
         from orchestrator.fleet.supervise.hooks import run_hook
         from orchestrator.store.run_record import RunRecord
 

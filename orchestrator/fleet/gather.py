@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from orchestrator.fleet.fan_out import Outcome, begin, fan_out
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import image_probe, probe
-from orchestrator.plan.command import trainer_needs
 from orchestrator.plan.container import IMAGE_ENVIRONMENT
 from orchestrator.plan.ranks import device_of
 from orchestrator.specs.container import ContainerSpec
@@ -75,7 +74,7 @@ def _with_contents(
 def _contents(node: Node, spec: NodeSpec, facts: NodeFacts, request: LaunchRequest, suffix: str) -> ImageContents:
     assert facts.image is not None, node.name  # noqa: S101  # the caller has looked, for the type checker
     limits, device = limits_of(spec, facts), device_of(spec, facts)
-    wanted = trainer_needs(request.command)
+    wanted = request.program.needs
     container = ContainerSpec(
         name=f"{request.project}-image-{node.name}-{suffix}",  # two names may be one machine
         image=facts.image.id,

@@ -17,8 +17,6 @@ from orchestrator.plan.command import (
     STOP_TIMEOUT_S,
     TORCH_HOME,
     TorchrunPlace,
-    is_own_script,
-    is_shell_script,
     script_environment,
     torchrun_command,
 )
@@ -122,8 +120,8 @@ def plan_node(
 
 def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) -> tuple[str, ...]:
     """Return the command of the agent, which starts and restarts torchrun (docs/adr/0022), or a script that does."""
-    is_script = is_shell_script(request.command)
-    started = request.command if is_script else torchrun_command(request.command, _torchrun_place(identity, place))
+    is_script = request.program.is_shell
+    started = request.command if is_script else torchrun_command(request.program, _torchrun_place(identity, place))
     # -P: the working folder is the user's, who may have a `trainer`, too
     start = (
         ("python3", "-c", start_of_agent(AGENT_INSIDE))
@@ -180,9 +178,9 @@ def _environment(
     request: LaunchRequest, identity: RunIdentity, place: Placement, *, node: str, cpus: float
 ) -> dict[str, str]:
     # The ranks' folder is not to be searched before the image for the trainer; a script of the user's needs its own.
-    is_own = is_own_script(request.command)
+    is_own = request.program.is_own
     ours = {environment.RESUME: "", **_of_libraries(place)} if is_own else {"PYTHONSAFEPATH": "1"}
-    script = script_environment(_torchrun_place(identity, place)) if is_shell_script(request.command) else {}
+    script = script_environment(_torchrun_place(identity, place)) if request.program.is_shell else {}
     interface = (
         {"GLOO_SOCKET_IFNAME": place.interface, "NCCL_SOCKET_IFNAME": place.interface} if place.interface else {}
     )

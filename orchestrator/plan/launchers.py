@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.plan.command import SHELLS, is_shell_script, script_of
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.numbers import whole
+from orchestrator.specs.program import SHELLS, Program
 
 
 def _one_of(*known: str) -> Callable[[str], str]:
@@ -128,10 +128,10 @@ def without_launcher(command: Sequence[str]) -> RankCommand:
     if words[:1] and words[0] in _OTHER_SHELLS:
         hint = shlex.join(["orch", "launch", "--", "bash", *words[1:]])
         raise UsageError(f"the image has no {words[0]}; it has bash and sh", hint=hint)
-    if is_shell_script(words):
+    if (program := Program.of(words)).is_shell:
+        program.entry()  # a shell without a script is refused
         if "/" not in words[0] and words[0] not in SHELLS:
             words[0] = f"./{words[0]}"  # a plain name would be looked for in the PATH
-        script_of(words)
         return RankCommand(words=tuple(words), note=_SCRIPT_NOTE)
     for launcher, known in _LAUNCHERS:
         if tuple(words[: len(launcher)]) == launcher:

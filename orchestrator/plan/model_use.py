@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
-from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE, is_own_script
+from orchestrator.plan.command import CONTAINER_DATA, CONTAINER_WORKSPACE
 from orchestrator.plan.container import SECRETS_INSIDE
 from orchestrator.specs.checkpoint import CheckpointCopy
 from orchestrator.specs.container import ContainerSpec, Mount
@@ -41,7 +41,7 @@ class ModelUse:
     """Whether the plan is this computer's own: mounts of a node's answer are not used."""
 
     def __post_init__(self) -> None:
-        if is_own_script(self.plan.command):
+        if self.plan.program.is_own:
             raise UsageError(
                 f"run {self.plan.run_id} is a script of your own: orch does not know how to {self.action} with it",
                 hint=f"while it runs: orch exec {self.plan.run_id} -- python my_predict.py; "

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.specs.errors import UsageError
 from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE
 from orchestrator.specs.labels import MOST_NODES
 from orchestrator.specs.numbers import duration_s, whole
+from orchestrator.specs.program import Program
 from orchestrator.specs.secret import NAME, Secret
 
 DEFAULT_COMMAND = ("gpt2",)
@@ -361,6 +363,15 @@ class LaunchOptions(RunSettings):
     engine: str = ""
     given: frozenset[str] = frozenset()
     """Names of the fields that were on the command line."""
+
+    @cached_property
+    def program(self) -> Program:
+        """The command that was given, or the default one, classified."""
+        return Program.of(self.command or DEFAULT_COMMAND)
+
+    def program_after(self, earlier: Program | None) -> Program:
+        """The program of a run that resumes or repeats this one: its own where the command line gives none."""
+        return earlier if earlier and not self.command else self.program
 
     def resolved(self, earlier: RunSettings | None) -> LaunchOptions:
         """Return these options with the settings of an earlier attempt where the command line does not give them."""

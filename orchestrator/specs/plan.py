@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from contract.checkpoint import StartPoint
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.launch_options import RunSettings
+from orchestrator.specs.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +75,8 @@ class Plan(RunSettings):
     """In order of node_rank."""
     notes: tuple[str, ...] = ()
     """Notes for people on the choices that were made."""
+
+    @cached_property
+    def program(self) -> Program:
+        """The command, classified."""
+        return Program.of(self.command)

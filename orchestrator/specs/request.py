@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from contract.checkpoint import StartPoint
@@ -12,6 +13,7 @@ from contract.downloads import Source
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.launch_options import ABSENCE_S, DEFAULT_COMMAND, RunSettings
+from orchestrator.specs.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class LaunchRequest(RunSettings):
     """Hash of the packages that the inventory adds to the image; empty where it adds none."""
     imports: Mapping[str, str] = field(default_factory=dict)
     """Modules of packages that the user's script imports whenever it starts, each with the place that does."""
+    possible_imports: Mapping[str, str] = field(default_factory=dict)
+    """Modules that it may import later, each with the place that does."""
     requirements: str = ""
     """File of packages that the inventory names; empty where it names none."""
     dockerfile: str = ""
@@ -65,6 +69,11 @@ class LaunchRequest(RunSettings):
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are added back when they return."""
     process_group_timeout_s: int = 300
+
+    @cached_property
+    def program(self) -> Program:
+        """The command, classified."""
+        return Program.of(self.command)
 
     def at_port(self, port: int) -> LaunchRequest:
         """The request with this port where none was asked for."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.fleet.runs.load_state import recorded_state, samples_per_step_of
-from orchestrator.plan.command import is_own_script
 from orchestrator.specs.launch_options import NUMBERS
 from orchestrator.specs.plan import NodePlan, Plan
 from orchestrator.specs.secret import is_sensitive
@@ -73,7 +72,7 @@ def facts_of(record: RunRecord) -> dict[str, dict[str, Value]]:
 def plan_facts(plan: Plan, options: Mapping[str, str] | None = None) -> dict[str, dict[str, Value]]:
     """Everything that a plan says. `options`: of the trainer, each with its origin; otherwise the words are used."""
     words: dict[str, Value]
-    if options and not is_own_script(plan.command):
+    if options and not plan.program.is_own:
         words = {"workload": plan.command[0], **{f"--{name}": value for name, value in options.items()}}
     else:
         words = dict(_words(plan.command))

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from contract.cost_model.measurement import SPEED_NEUTRAL, SPEED_NEUTRAL_FLAGS
-from orchestrator.plan.command import ACCUMULATION, STEP
+from orchestrator.specs.program import ACCUMULATION, STEP
 from trainer import cli
 from trainer.option_layers import add_train_options
 from trainer.workloads import WORKLOADS, train_parser

@@ -17,9 +17,9 @@ from contract.cost_model.forecast import forecast
 from contract.event_lines import decode_event
 from contract.events import CheckpointWritten, ForecastMade, RankFailed, StepDone
 from contract.log_lines import split_rank
-from orchestrator.plan.command import brings_own_code
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.plan import NodePlan
+from orchestrator.specs.program import Program
 from orchestrator.specs.request import LaunchRequest
 from tests import lan
 from tests.trainer import forecasts
@@ -153,7 +153,7 @@ def test_data_lies_where_the_trainer_looks() -> None:
 
 def test_a_module_of_ones_own_finds_itself_and_the_data() -> None:
     words = ("custom", "--module", "digits.py:build", "--set", "width=4")
-    assert brings_own_code(words)
+    assert Program.of(words).brings_own_code
     (first, *_) = parts(words, own_code=True, data=lan.data())
     given = cli.parse(trainer_words(first), rank_environment(first, 0, 5))
     assert (given.module, given.set) == ("digits.py:build", ["width=4"])

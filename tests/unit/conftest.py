@@ -13,7 +13,7 @@ import pytest
 from orchestrator.cli import build_app, main
 from orchestrator.cli.consent import answering_by
 from orchestrator.cli.launching.command_words import look, looking_by
-from orchestrator.cli.launching.supervise import spawning_by
+from orchestrator.cli.launching.following import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.faults import crashes_folder
 from orchestrator.fleet.planning import look_ahead

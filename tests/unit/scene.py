@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.fleet.supervise.loop import Callbacks, Supervision, supervise
+from orchestrator.fleet.supervise.attempt import Callbacks
+from orchestrator.fleet.supervise.loop import Supervision, supervise
 from orchestrator.fleet.supervise.replan import NodePool
 from orchestrator.nodes.fake import FakeNode
 from orchestrator.nodes.interface import Completed, LogLine, Node, Progress

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from contract.cost_model.measurement import read_measurement
@@ -82,6 +84,7 @@ def test_what_makes_no_sense_with_it_is_refused(orch: Orch, other: tuple[str, ..
 
 
 def test_a_script_of_ones_own_cannot_be_planned(orch: Orch) -> None:
+    Path("train.py").write_text("import torch\n")
     ran = orch("launch", "--nodes", "auto", "--workdir", ".", "--", "python", "train.py", on=lan.lan(*THREE))
     assert ran.code == 2
     assert "is your own script" in ran.err

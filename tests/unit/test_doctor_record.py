@@ -15,6 +15,7 @@ from orchestrator.specs.firewall import Firewall
 from orchestrator.specs.inventory import Limits
 from orchestrator.specs.network import Ended, Interface, NetworkFacts, Path
 from orchestrator.specs.node_report import Examined
+from orchestrator.specs.program import Program
 from orchestrator.store.doctor_record import load_doctor_record, record_file, save_doctor_record
 from tests import lan
 from tests.unit.conftest import THREE, Orch
@@ -105,25 +106,25 @@ def walls(*names: str, active: bool | None = False) -> None:
 
 def test_ports_that_answer_to_other_machines_are_named_in_a_line() -> None:
     walls("alpha", "beta")
-    line = open_ports(SPECS, FACTS, NOW, ("python", "train.py"))
+    line = open_ports(SPECS, FACTS, NOW, Program.of(("python", "train.py")))
     assert line.startswith("the ports of gloo, NCCL and the script answer to any machine that reaches alpha, beta: ")
     assert line.endswith("orch firewall apply")
-    assert "torch's store, gloo" in open_ports(SPECS, FACTS, NOW, ("bash", "train.sh"))
+    assert "torch's store, gloo" in open_ports(SPECS, FACTS, NOW, Program.of(("bash", "train.sh")))
 
 
 @pytest.mark.parametrize("active", [True, None])
 def test_ports_behind_a_firewall_or_of_which_nothing_is_known_are_not_named(active: bool | None) -> None:
-    assert open_ports(SPECS, FACTS, NOW, ("python", "train.py")) == ""
+    assert open_ports(SPECS, FACTS, NOW, Program.of(("python", "train.py"))) == ""
     walls(*THREE, active=active)
-    assert open_ports(SPECS, FACTS, NOW, ("python", "train.py")) == ""
+    assert open_ports(SPECS, FACTS, NOW, Program.of(("python", "train.py"))) == ""
 
 
 def test_ports_of_machines_that_one_computer_simulates_are_not_named() -> None:
     walls(*THREE)
     simulated = {name: replace(one, boot_id="the same") for name, one in FACTS.items()}
-    assert open_ports(SPECS, simulated, NOW, ("python", "train.py")) == ""
+    assert open_ports(SPECS, simulated, NOW, Program.of(("python", "train.py"))) == ""
     loopback = {name: lan.facts(name, address="127.0.0.1") for name in THREE}
-    assert open_ports(SPECS, loopback, NOW, ("python", "train.py")) == ""
+    assert open_ports(SPECS, loopback, NOW, Program.of(("python", "train.py"))) == ""
 
 
 def test_a_launch_names_open_ports_once(orch: Orch) -> None:

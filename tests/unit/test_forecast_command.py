@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.fleet.runs.stop import _REMOVE
 from orchestrator.nodes.interface import LogLine
-from orchestrator.plan.command import measuring
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.program import Program
 from orchestrator.store.run_record import recorded_runs
 from tests import lan
 from tests.json_output import json_data
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_it_everywhere(orch: Orch) -> None:
 @pytest.mark.parametrize("command", [("python", "train.py"), ("train.py",), ("python3", "-m", "mine")])
 def test_scripts_of_ones_own_are_refused_and_why(command: tuple[str, ...], orch: Orch) -> None:
     with pytest.raises(UsageError, match=r"--forecast measures workloads of the trainer, and `.*` is your own script"):
-        measuring(command)
+        Program.of(command).measuring()
     ran = orch("launch", "--forecast", "--workdir", ".", "--", *command, on=lan.lan(*THREE))
     assert ran.code == 2
     assert "→ orch launch --forecast -- gpt2" in ran.err
@@ -128,8 +128,8 @@ def test_what_makes_no_sense_with_it_is_refused(other: tuple[str, ...], orch: Or
 
 
 def test_the_word_is_said_once() -> None:
-    assert measuring(("gpt2", "--forecast")) == ("gpt2", "--forecast")
-    assert measuring(("custom", "--module", "m.py:build"))[-1] == "--forecast"
+    assert Program.of(("gpt2", "--forecast")).measuring() == ("gpt2", "--forecast")
+    assert Program.of(("custom", "--module", "m.py:build")).measuring()[-1] == "--forecast"
 
 
 def test_only_what_a_launch_made_is_removed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cli.consent import answering_by
-from orchestrator.cli.launching.supervise import spawning_by
+from orchestrator.cli.launching.following import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from tests import lan
 from tests.unit.conftest import INVENTORY, THREE, Orch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.plan.command import brings_own_code, trains_own_code
+from orchestrator.specs.program import Program
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch
@@ -167,10 +167,10 @@ def test_options_of_accelerate_are_in_the_plan_and_those_of_env_decide(orch: Orc
 
 
 def test_a_reporter_is_copied_like_code_of_ones_own() -> None:
-    assert brings_own_code(("gpt2", "--reporter", "mine.py:Reporter"))
-    assert brings_own_code(("gpt2", "--reporter=mine.py:Reporter"))
-    assert not brings_own_code(("gpt2", "--lr", "1"))
-    assert not trains_own_code(("gpt2", "--reporter", "mine.py:Reporter"))  # its data can be divided
+    assert Program.of(("gpt2", "--reporter", "mine.py:Reporter")).brings_own_code
+    assert Program.of(("gpt2", "--reporter=mine.py:Reporter")).brings_own_code
+    assert not Program.of(("gpt2", "--lr", "1")).brings_own_code
+    assert not Program.of(("gpt2", "--reporter", "mine.py:Reporter")).trains_own_code  # its data can be divided
 
 
 def test_a_launch_with_a_reporter_copies_the_folder(orch: Orch) -> None:

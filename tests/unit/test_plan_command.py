@@ -6,13 +6,11 @@ import pytest
 
 from orchestrator.plan.command import (
     TorchrunPlace,
-    is_own_script,
     script_environment,
-    script_of,
     torchrun_command,
-    worker_command,
 )
 from orchestrator.specs.errors import UsageError
+from orchestrator.specs.program import Program, ProgramKind
 from tests.conftest import NO_TORCH
 
 PLACE = TorchrunPlace(
@@ -21,7 +19,7 @@ PLACE = TorchrunPlace(
 
 
 def test_torchrun_words() -> None:
-    words = torchrun_command(("gpt2", "--epochs", "1"), PLACE)
+    words = torchrun_command(Program.of(("gpt2", "--epochs", "1")), PLACE)
     assert words == (
         "torchrun", "--nnodes", "5", "--node-rank", "3", "--nproc-per-node", "2",
         "--master-addr", "10.0.0.1", "--master-port", "12355", "--rdzv-id", "r-1.2", "--max-restarts", "0",
@@ -43,8 +41,9 @@ def test_torchrun_words() -> None:
     ],
 )
 def test_worker(command: str, worker: str) -> None:
-    assert worker_command(command.split()) == tuple(worker.split())
-    assert is_own_script(command.split()) == ("trainer" not in worker)
+    program = Program.of(command.split())
+    assert program.rank_words() == tuple(worker.split())
+    assert program.kind is (ProgramKind.WORKLOAD if "trainer" in worker else ProgramKind.SCRIPT)
 
 
 @pytest.mark.parametrize(
@@ -60,14 +59,14 @@ def test_worker(command: str, worker: str) -> None:
 )
 def test_refused(command: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
-        worker_command(command.split())
+        Program.of(command.split()).rank_words()
     assert caught.value.hint.startswith("orch launch")
 
 
 def test_a_torchrun_in_a_script_decides_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun's own parser reads the variables: by the names that its version has."""
     run = pytest.importorskip("torch.distributed.run", reason=NO_TORCH)
-    ours = run.parse_args(list(torchrun_command(("python", "train.py"), PLACE))[1:])
+    ours = run.parse_args(list(torchrun_command(Program.of(("python", "train.py")), PLACE))[1:])
     for name, value in script_environment(PLACE).items():
         monkeypatch.setenv(name, value)
     assert vars(run.parse_args(["train.py"])) == vars(ours)
@@ -85,5 +84,6 @@ def test_a_torchrun_in_a_script_decides_as_ours(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_the_file_of_a_shell_script(command: str, script: str) -> None:
-    assert script_of(command.split()) == script
-    assert is_own_script(command.split())
+    program = Program.of(command.split())
+    assert program.kind is ProgramKind.SHELL
+    assert program.entry()[:1] == ((script,) if script else ())

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.plan.command import same_step
 from orchestrator.specs.errors import NodeUnreachableError
+from orchestrator.specs.program import Program
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import ContainerExited, ContainerRemoved, NodeBack, NodeLost, RunEvent, RunLine, Tick
 from orchestrator.state.facts import ContainerSeen, JournalRead, fact_of
@@ -442,4 +442,4 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
     ],
 )
 def test_a_step_keeps_its_samples(command: tuple[str, ...], samples: int | None, after: tuple[str, ...]) -> None:
-    assert same_step(command, samples) == after
+    assert Program.of(command).with_step(samples) == after

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.cli.launching.supervise import spawning_by
+from orchestrator.cli.launching.following import spawning_by
 from orchestrator.fleet.connect import connecting_by
 from orchestrator.fleet.runs import secrets as handed
 from orchestrator.fleet.runs.launch import _PREPARE, launch

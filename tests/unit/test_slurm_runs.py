@@ -32,6 +32,7 @@ from orchestrator.state.next_step import next_step
 from orchestrator.store.run_record import RunRecord
 from tests import lan
 from tests.json_output import json_data
+from tests.unit.conftest import Orch
 from tests.unit.slurm_double import Cluster, around_sbatch, uni, until
 
 __all__ = ["uni"]
@@ -261,7 +262,7 @@ def test_data_that_is_not_there(uni: Cluster) -> None:
     ran = uni.launch()
     assert ran.code == 4
     assert "orch prepare" in ran.err
-    assert "nothing was submitted" in ran.err
+    assert "nothing was started" in ran.err
     assert not list(uni.state.glob("*.json"))
 
 
@@ -373,6 +374,32 @@ def test_options_that_the_scheduler_decides_on(uni: Cluster) -> None:
     assert "--master: not with --on" in ran.err
     assert uni("launch", "--on", "uni", "--", "gpt2").code == 2
     assert uni("launch", "--on", "unj", "--nodes", "2", "--", "gpt2").code == 3
+
+
+def test_without_a_terminal_an_error_is_reported_before_the_question(uni: Cluster, orch: Orch) -> None:
+    """As on machines: `--yes` alone would not start it either."""
+    words = ("launch", "--on", "uni", "--nodes", "2", "--", "python")
+    refused = orch(*words, "missing.py", on=uni, says=None)
+    assert (refused.code, "no missing.py in " in refused.err) == (3, True)
+    Path("train.py").write_text("import torch\n")
+    asked = orch(*words, "train.py", on=uni, says=None)
+    assert (asked.code, "add --yes to agree" in asked.err) == (2, True)
+    assert not list(uni.state.glob("*.json"))
+
+
+def test_a_job_chooses_its_checkpoint_itself(uni: Cluster) -> None:
+    run = uni.start(STEPS="2000", MODE="no checkpoint")
+    assert uni("stop", run).code == 0
+    refused = uni("resume", run, "--checkpoint", "3")
+    assert refused.code == 2
+    assert "resumes from the newest checkpoint that it finds" in refused.err
+    assert not (uni.state / "2.json").exists()
+
+
+def test_a_dry_run_needs_the_values_of_its_secrets(uni: Cluster) -> None:
+    ran = uni.launch("--dry-run", "--secret", "NOT_SET_HERE")
+    assert ran.code == 3
+    assert "NOT_SET_HERE" in ran.err
 
 
 def test_resume_is_the_next_attempt_in_a_new_job(uni: Cluster) -> None:

@@ -14,11 +14,11 @@ from orchestrator.cli.launching.measure import measure
 from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.request import chosen_nodes, with_engine
-from orchestrator.plan.command import ACCUMULATION, STEP, measuring, same_step
 from orchestrator.specs.errors import EXIT_OK, ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core, option
+from orchestrator.specs.program import ACCUMULATION, STEP
 from orchestrator.store.measurements import recall
 
 
@@ -52,7 +52,7 @@ def show_capacity(
     if measures:
         measurement = measure(inventory, options, quiet=output.as_json)
     if measurement is None:
-        words = shlex.join(core(options.command or DEFAULT_COMMAND))
+        words = shlex.join(core(options.program.words))
         nodes = f" --nodes {options.nodes}" if options.nodes else ""
         raise ConfigError(
             f"{words} was not measured yet on {', '.join(_names(inventory, options))}",
@@ -71,18 +71,17 @@ def show_capacity(
 
 def measured_before(inventory: Inventory, options: LaunchOptions) -> SavedMeasurement | None:
     """Return the newest saved measurement of this workload and these nodes."""
-    command = options.command or DEFAULT_COMMAND
-    measuring(command)  # refuse the user's own script, which cannot be measured
+    options.program.measuring()  # refuse the user's own script, which cannot be measured
     must_run("orch plan", options)
-    return recall(inventory.project, command, _names(inventory, options))
+    return recall(inventory.project, options.program.words, _names(inventory, options))
 
 
 def capacity_of(
     measurement: SavedMeasurement, inventory: Inventory, options: LaunchOptions, length: Length
 ) -> CapacityPlan:
     """Return the prediction for the chosen nodes, which were measured, and the words of this command line."""
-    command, names = options.command or DEFAULT_COMMAND, _names(inventory, options)
-    measurement = replace(measurement, command=tuple(command))
+    command, names = options.program.words, _names(inventory, options)
+    measurement = replace(measurement, command=command)
     step = samples_per_step(measurement, names)
     query = Query(
         sync=option(command, "--sync") or AUTO,
@@ -122,12 +121,12 @@ def with_best_nodes(inventory: Inventory, options: LaunchOptions, mode: OutputMo
         say("--nodes auto: this workload was not measured yet; measuring now")
         measurement = measure(inventory, replace(everyone, name="bench"), quiet=mode.as_json)
     capacity = capacity_of(measurement, inventory, everyone, Length())
-    command = options.command or DEFAULT_COMMAND
+    command = options.program.words
     if len(capacity.chosen.nodes) < len(capacity.members):  # a fixed batch per rank would make a step of fewer samples
         if option(command, *ACCUMULATION) and not option(command, *STEP):
             say("  note: with --grad-accum, fewer nodes make a step of fewer samples; --global-batch-size keeps them")
         else:
-            command = same_step(command, capacity.samples_per_step)
+            command = options.program.with_step(capacity.samples_per_step)
     chosen = capacity.chosen_nodes(measurement.nodes)
     _say_choice(capacity, chosen, measurement.time)
     return replace(options, nodes=",".join(chosen), command=command)

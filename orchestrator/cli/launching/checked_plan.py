@@ -69,7 +69,7 @@ def checked_facts(
         unfit = any(finding.severity is Severity.ERROR for finding in findings)
         if unfit or not mode.as_json:
             tell_findings(findings)
-        if not unfit and not mode.as_json and (line := open_ports(request.nodes, facts, now, request.command)):
+        if not unfit and not mode.as_json and (line := open_ports(request.nodes, facts, now, request.program)):
             say(f"note: {line}")
         if unfit or errors:
             raise PreflightError("nothing was started", hint="fix the errors above, or leave nodes out with --nodes")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from orchestrator.cli.report import say, write_line
-from orchestrator.plan.command import CONTAINER_DATA, brings_own_code, is_own_script
+from orchestrator.plan.command import CONTAINER_DATA
 from orchestrator.plan.launchers import RankCommand, without_launcher
 from orchestrator.specs.errors import UsageError
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.program import Program
 from orchestrator.specs.replaced import replaced
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankC
     found = without_launcher(words)
     if found.note:
         say(found.note)
-    if found.words and not is_own_script(found.words) and {"-h", "--help"} & set(found.words):
+    if found.words and not Program.of(found.words).is_own and {"-h", "--help"} & set(found.words):
         write_line(look_at(found.words, prog=f"{context.command_path} --").help.rstrip())
         raise typer.Exit
     return found
@@ -61,18 +62,17 @@ def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> Checke
     """
     from orchestrator.fleet.planning.look_ahead import CheckedWords
 
-    words = options.command or (() if options.resume else DEFAULT_COMMAND)
-    if not words or is_own_script(words):  # an earlier attempt's words were looked at before it started
+    if options.program.is_own or (options.resume and not options.command):  # an earlier attempt's were looked at then
         return CheckedWords()
     from orchestrator.fleet.planning.data import default_data, require_folder  # not for `orch launch --help`
 
     brought = kept or any(mount.target == CONTAINER_DATA for mount in options.mounts)
     data = options.data or (() if options.resume or brought else default_data())
     checked = look_at(
-        words,
+        options.program.words,
         prog=f"{prog} --",
         data=next(map(require_folder, data), None),
-        folder=options.workdir if brings_own_code(words) else None,
+        folder=options.workdir if options.program.brings_own_code else None,
         environment=options.environment,
     )
     return replace(checked, needs="") if options.resume or brought else checked

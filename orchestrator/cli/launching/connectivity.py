@@ -16,8 +16,9 @@ from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.readiness.pair_probe import probe_pairs
+from orchestrator.fleet.supervise.attempt import Callbacks
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
+from orchestrator.fleet.supervise.one_shot import run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Rendezvous
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import in_miniature
@@ -54,7 +55,7 @@ def run_connectivity_test(inventory: Inventory, options: LaunchOptions, backend:
         followed = FollowedRun(RunRecord(plan.run_id))
         stages = _Stages(Rendezvous(nodes, plan, followed.state), plan, report)
         try:
-            callbacks = OneShotCallbacks(update=stages.hear, left_behind=report_error)
+            callbacks = Callbacks(update=stages.hear, failed=report_error)
             result = run_one_shot(nodes, plan, request, callbacks, followed)
         except KeyboardInterrupt:
             say("\nthe test was stopped; nothing is left on the nodes")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class FirstSteps:
     """Steps before a start; false where there are none."""
 
+    nodes: tuple[NodeSpec, ...] = ()
+    """Nodes of the run."""
     inventory: Path | None = None
     """File to write, with this computer as its only node."""
     profiles: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ class FirstSteps:
             say(f"  {line}")
         return agreed("Do that, and start the run?", yes=yes, default=True, ends=True)
 
-    def carry_out(self, inventory: Inventory, specs: Sequence[NodeSpec], *, quiet: bool) -> None:
+    def carry_out(self, inventory: Inventory, *, quiet: bool) -> None:
         """Write the inventory and build the images. PreflightError: a node did not get its image."""
         if self.inventory:
             from orchestrator.cli.init import write_inventory
@@ -86,7 +88,7 @@ class FirstSteps:
             from orchestrator.cli.build import build_images, plain_options
 
             files = {"requirements": str(self.requirements.absolute())} if self.requirements else {}
-            containers = [spec for spec in specs if spec.engine == "docker"]
+            containers = [spec for spec in self.nodes if spec.engine == "docker"]
             named = self.requirements.name if self.requirements else ""
             placed = build_images(plain_options(inventory, files), containers, named, quiet=quiet, yes=True)
             if report_errors(result.error for result in placed or ()):
@@ -117,4 +119,6 @@ def steps_needed(request: LaunchRequest, facts: Mapping[str, NodeFacts], finding
     adds = bool(unfit) and "image.missing" not in errors
     profiles = tuple(sorted({device_of(spec, facts[spec.name]) for spec in unready}))
     to = tuple(spec.name for spec in unready if spec.connection == "ssh")
-    return FirstSteps(profiles=profiles, copied_to=to, adds=adds, requirements=own if names_of(own) else None)
+    return FirstSteps(
+        nodes=request.nodes, profiles=profiles, copied_to=to, adds=adds, requirements=own if names_of(own) else None
+    )

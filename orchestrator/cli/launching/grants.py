@@ -24,7 +24,6 @@ from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
 from orchestrator.fleet.supervise.hooks import SHOWN_DIGITS, grant, hook_lines, hooks_digest, is_granted
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import brings_own_code
 from orchestrator.specs.container import ContainerSpec, Mount
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import ConfigError
@@ -127,7 +126,7 @@ def plan_to_use(nodes: Sequence[Node], inventory: Inventory, run_id: str) -> tup
     found = recall(nodes, {spec.name: spec for spec in inventory.nodes}, inventory.project, run_id)
     if not found.node:
         return found.plan, True
-    if brings_own_code(found.plan.command):
+    if found.plan.program.brings_own_code:
         raise ConfigError(
             f"the plan of run {found.plan.run_id} was read from {found.node} and is not this computer's own: it would"
             f" run code that was not launched here ({shlex.join(found.plan.command[:3])})",

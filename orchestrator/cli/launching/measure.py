@@ -15,14 +15,14 @@ from orchestrator.cli.options import Output, OutputMode
 from orchestrator.cli.report import report_error, say
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
+from orchestrator.fleet.supervise.attempt import Callbacks
 from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.one_shot import OneShotCallbacks, run_one_shot
+from orchestrator.fleet.supervise.one_shot import run_one_shot
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Node
-from orchestrator.plan.command import measuring
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK, RunFailedError
 from orchestrator.specs.inventory import Inventory
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LaunchOptions
+from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.measurement import SavedMeasurement, core
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
@@ -48,13 +48,13 @@ def measure(inventory: Inventory, options: LaunchOptions, *, quiet: bool) -> Sav
 
     RunFailedError: the measurement failed; the reason has been printed.
     """
-    measuring(options.command or DEFAULT_COMMAND)  # refuse a script, which cannot be measured
+    options.program.measuring()  # refuse a script, which cannot be measured
     checked = must_run("orch bench", options)
     if code := own_code(options):
         say(f"code: {code}, copied for the measurement")
     machines = with_engine(inventory, options.engine)
     asked = build_request(machines, options, None, os.environ, notify=say)
-    request = replace(asked, command=measuring(asked.command), data_command=checked.needs, sizes=checked.sizes)
+    request = replace(asked, command=asked.program.measuring(), data_command=checked.needs, sizes=checked.sizes)
     mode = OutputMode(forecast=True, as_json=quiet, confirmed=True)
     with connected(request.nodes) as reached:
         plan = check_and_plan(reached, request, new_identity(options.name, None), mode)
@@ -81,7 +81,7 @@ def run_probe(nodes: Sequence[Node], plan: Plan, request: LaunchRequest, *, quie
         notify = screen.after(ProgressView(quiet=quiet, lines=True, console=screen.messages))
         followed = FollowedRun(RunRecord(plan.run_id))
         hear = screen.showing(Arrivals(by_name, plan, followed.state))
-        callbacks = OneShotCallbacks(notify=notify, update=hear, left_behind=report_error)
+        callbacks = Callbacks(notify=notify, update=hear, failed=report_error)
         try:
             return run_one_shot(by_name, plan, request, callbacks, followed)
         except KeyboardInterrupt:

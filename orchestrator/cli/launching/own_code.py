@@ -17,14 +17,6 @@ from orchestrator.cli.launching.typed_line import typed_line
 from orchestrator.cli.report import say
 from orchestrator.fleet.planning.data import chosen_data
 from orchestrator.fleet.runs.code_files import DATA_OPTION, CodeFiles, code_files
-from orchestrator.plan.command import (
-    brings_own_code,
-    is_own_script,
-    is_shell_script,
-    script_of,
-    trains_own_code,
-    worker_command,
-)
 from orchestrator.render.printable import counted
 from orchestrator.specs.data import in_code, placed_by
 from orchestrator.specs.errors import ConfigError, UsageError
@@ -64,7 +56,7 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
 
     UsageError or ConfigError: the script is not there, or the folder is a home or a whole disk.
     """
-    folder = options.workdir or (Path() if brings_own_code(options.command) and not options.resume else None)
+    folder = options.workdir or (Path() if options.program.brings_own_code and not options.resume else None)
     if folder is None or not folder.is_dir():  # `build_request` refuses it, with the option that named it
         return None
     if Path.home().resolve().is_relative_to(folder.resolve()):
@@ -73,11 +65,9 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
             hint=f"{typed_line(options, options.command, './mine')}   # a folder with the code alone",
         )
     code = code_files(folder, _data_in(folder, options, earlier))
-    if is_own_script(options.command):
-        if words := _entry(options.command):
-            _must_hold(folder, words, options)
-            _must_be_sent(code, words)
-        _must_be_executable(folder, options)
+    if options.program.is_own and (words := options.program.entry()):
+        _must_be_sent(code, words)
+        _must_hold(folder, words, options)
     sizes = Counter[str]()
     for name in code.names:
         sizes[name.partition("/")[0] if "/" in name else ""] += (folder / name).stat().st_size
@@ -92,7 +82,7 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
 
 def _data_in(folder: Path, options: LaunchOptions, earlier: Plan | None) -> frozenset[str]:
     """Paths in the folder of the code that a launch takes as data."""
-    if not trains_own_code(options.command or (earlier.command if earlier else ())):
+    if not options.program_after(earlier.program if earlier else None).trains_own_code:
         return frozenset()
     data = chosen_data(options, earlier)
     placed = (replace(one, places=one.places or placed_by(one.origin, str(folder), str(Path.cwd()))) for one in data)
@@ -109,22 +99,6 @@ def may_be_copied(code: OwnCode, *, yes: bool) -> None:
         say(f"  → echo {largest} >> {shlex.quote(str(code.folder / '.orchignore'))}   # not needed there")
         if not agreed("Copy all of it to every node?", yes=yes):
             raise typer.Abort
-
-
-def _entry(command: Sequence[str]) -> Sequence[str]:
-    """The script that a command starts, or `-m` and a module; empty for commands in its own words."""
-    if is_shell_script(command):
-        script = script_of(command)
-        return (script,) if script else ()
-    return worker_command(command)
-
-
-def _must_be_executable(folder: Path, options: LaunchOptions) -> None:
-    """UsageError: a shell script without a shell before it could not be started."""
-    command = options.command
-    script = folder / command[0]
-    if is_shell_script(command) and script.is_file() and not os.access(script, os.X_OK):
-        raise UsageError(f"{command[0]} is not executable", hint=typed_line(options, ["bash", *command]))
 
 
 def _must_be_sent(code: CodeFiles, words: Sequence[str]) -> None:
@@ -163,13 +137,15 @@ def _must_hold(folder: Path, words: Sequence[str], options: LaunchOptions) -> No
             raise UsageError(f"{script} has another path on the nodes", hint=line(str(inside)))
         return None  # of the image, or of a --mount
     if (folder / script).is_file():
+        if words == options.command and options.program.is_shell and not os.access(folder / script, os.X_OK):
+            raise UsageError(f"{words[0]} is not executable", hint=typed_line(options, ["bash", *words]))
         return None
     if script.is_file():
         raise ConfigError(
             f"no {script} in {folder}: it takes a path inside the code folder",
             hint=line(script.name, str(script.parent)),
         )
-    kind = ".sh" if is_shell_script(options.command) else ".py"
+    kind = ".sh" if options.program.is_shell else ".py"
     by_stem = {path.stem: path for path in (*folder.glob(f"*/*{kind}"), *folder.glob(f"*{kind}"))}
     close = difflib.get_close_matches(script.stem, by_stem, 1)
     meant, hint = "", line(words[0], "FOLDER")

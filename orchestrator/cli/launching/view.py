@@ -17,13 +17,11 @@ from rich.text import Text
 from contract.cost_model.forecast import Forecast
 from contract.events import LineRedrawn
 from orchestrator.checks.failure import Failure
-from orchestrator.cli.consent import agreed
 from orchestrator.cli.options import OutputMode
 from orchestrator.cli.report import say, write_json
 from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.supervise.rendezvous import Arrivals
 from orchestrator.nodes.interface import Progress
-from orchestrator.plan.command import is_own_script
 from orchestrator.plan.model_use import ACTIONS
 from orchestrator.render import phases
 from orchestrator.render.consequences import Consequences, peers
@@ -56,11 +54,8 @@ BARS, BAR_S = 8, 10.0
 class Screen:
     """The output of a launch. On a terminal the phases are a table below the lines; elsewhere each phase is a line."""
 
-    def __init__(
-        self, plan: Plan, *, quiet: bool, forecasts: bool = True, unproven: bool = False, on_machines: bool = True
-    ) -> None:
-        """`forecasts`: whether they are shown; `unproven`: with the sync methods that `auto` never takes.
-        `on_machines`: whether the nodes of the plan were looked at."""
+    def __init__(self, plan: Plan, *, quiet: bool, forecasts: bool = True, unproven: bool = False) -> None:
+        """`forecasts`: whether they are shown; `unproven`: with the sync methods that `auto` never takes."""
         self._quiet, self._forecasts, self._unproven = quiet, forecasts, unproven
         self._out, self._err = stdout(), stderr()
         self._out.quiet = self._err.quiet = quiet
@@ -70,7 +65,7 @@ class Screen:
         self._reminded = time.monotonic()
         self._last_line = ""
         self._show_plan(plan)
-        for part in plan.nodes if on_machines else ():
+        for part in plan.nodes if not plan.cluster else ():
             self.reach(part.node, "image checked")
 
     def _show_plan(self, plan: Plan) -> None:
@@ -249,16 +244,14 @@ class Screen:
                 self._err.print(text)
 
 
-def confirm(plan: Plan, question: str = "Start it?", *, over: bool = False) -> bool:
-    """Show the plan and ask. `over`: a resumed run has no checkpoint, and starts from the beginning."""
+def tell_plan(plan: Plan) -> None:
+    """Print the nodes of the plan."""
     say(
         f"run {plan.run_id}: {plan.nnodes} nodes, {plan.world_size} ranks, {plan.backend}, "
         f"master {plan.master} {plan.master_addr}:{plan.master_port}"
     )
     for part in plan.nodes:
         say(f"  {part.node_rank} {part.node:<12} {part.address:<15} {part.device:<4} by {part.interface or '?'}")
-    tell_notes(plan)
-    return agreed("Start it from the beginning?" if over else question, yes=False, default=not over, ends=True)
 
 
 def tell_changes(before: Plan, plan: Plan) -> None:
@@ -333,7 +326,7 @@ def _tell_success(plan: Plan, outcome: RunOutcome) -> None:
         say(f"  {forecast_line(forecast, outcome.of_forecast)}")
     if not (outcome.checkpoint or (event and event.step)):  # no step, so no model: an own script may have other files
         say(f"  folder  {folder}")
-        if is_own_script(plan.command):
+        if plan.program.is_own:
             say(f"  → orch pull {plan.run_id}   # copy what it wrote to this computer")
         return
     say(f"  checkpoints  {folder}/checkpoints\n  TensorBoard  {folder}/tensorboard")

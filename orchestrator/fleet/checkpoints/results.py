@@ -16,7 +16,6 @@ from orchestrator.fleet.checkpoints.survey import Places
 from orchestrator.fleet.fan_out import Notify, fan_out
 from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Node, Progress
 from orchestrator.nodes.probes import result_probe
-from orchestrator.plan.command import is_own_script
 from orchestrator.specs.errors import OrchError, RunFailedError
 from orchestrator.specs.plan import Plan
 
@@ -76,7 +75,7 @@ class WrittenResults:
 def results_of(nodes: Mapping[str, Node], places: Places, plan: Plan) -> WrittenResults:
     """Ask the nodes for the files that ranks of this attempt wrote; not for those of the trainer's workloads, which
     have checkpoints. Nodes that do not answer are left out."""
-    if not is_own_script(plan.command) or plan.nnodes < 2:
+    if not plan.program.is_own or plan.nnodes < 2:
         return WrittenResults()
     outcomes = fan_out(
         list(nodes.values()), lambda node: result_probe.ask(node, project=places[node.name], run=plan.run_id)

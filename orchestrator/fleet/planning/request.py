@@ -15,11 +15,10 @@ from pathlib import Path
 from contract.data_parts import MANIFEST, divide
 from orchestrator.fleet.planning.data import chosen_data, read_data
 from orchestrator.fleet.runs.code_files import agent_digest, code_digest
-from orchestrator.plan.command import brings_own_code, trains_own_code
 from orchestrator.specs.data import DataFolder, in_code
 from orchestrator.specs.errors import ConfigError, UsageError
 from orchestrator.specs.inventory import Inventory, NodeSpec
-from orchestrator.specs.launch_options import DEFAULT_COMMAND, LANGUAGE, OFFLINE, LaunchOptions
+from orchestrator.specs.launch_options import LANGUAGE, OFFLINE, LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest, RunIdentity
 from orchestrator.specs.secret import is_sensitive
@@ -43,17 +42,16 @@ def build_request(
     receives a note about each variable in the options that looks like a secret, and progress while data is read.
     UsageError: options that exclude each other; ConfigError: an unknown node, or a folder that does not exist.
     """
-    command = options.command or (earlier.command if earlier else DEFAULT_COMMAND)
-    own_code = brings_own_code(command)
-    workdir = options.workdir or (Path() if own_code and not earlier else None)
-    if workdir and not own_code:
+    program = options.program_after(earlier.program if earlier else None)
+    workdir = options.workdir or (Path() if program.brings_own_code and not earlier else None)
+    if workdir and not program.brings_own_code:
         raise UsageError(
-            f"--workdir is for code of yours, and {command[0]} is a workload of the trainer",
+            f"--workdir is for code of yours, and {program.words[0]} is a workload of the trainer",
             hint="orch launch --workdir ./mine -- python train.py   # what a workload reads: --data, or --mount",
         )
     if workdir and not workdir.is_dir():
         raise ConfigError(f"--workdir {workdir} is not a folder")
-    _note_secrets(options, command, notify)
+    _note_secrets(options, program.words, notify)
     resolved = options.resolved(earlier)
     before = dict(earlier.environment) if earlier else {}
     for name in [name for name, value in before.items() if value == REDACTED and name not in options.environment]:
@@ -69,7 +67,7 @@ def build_request(
         **settings,
         project=inventory.project,
         nodes=chosen_nodes(inventory, options, earlier),
-        command=command,
+        command=program.words,
         master_port=options.master_port or inventory.master_port,
         exact_port=options.master_port is not None,
         master=options.master,
@@ -131,7 +129,7 @@ def _with_content(
         request = replace(request, code_digest=earlier.code_digest, code_origin=earlier.code_origin)
     beside = Path(request.code_origin) if request.code_origin else code
     given = [one for one in data if not one.digest]
-    read = read_data(given, beside if trains_own_code(request.command) else None, request.nodes, notify)
+    read = read_data(given, beside if request.program.trains_own_code else None, request.nodes, notify)
     new = {one.name: one for one in read}
     folders = {one.digest: Path(one.origin) for one in read}
     request = replace(request, data=tuple(new.get(one.name, one) for one in data))
@@ -154,7 +152,7 @@ def _divided(request: LaunchRequest, *, asked: bool) -> LaunchRequest:
     if not asked and set(kept) >= set(names if kept else ()):
         return request
     again = "launch without --shard: every node then gets all of the data"
-    if trains_own_code(request.command):
+    if request.program.trains_own_code:
         raise UsageError("--shard divides the data of a workload; code of yours reads its own", hint=again)
     if first is None or not first.origin:
         raise UsageError("--shard divides prepared data, and there is no ./Data", hint="give it: --data DIR")

@@ -12,13 +12,13 @@ from orchestrator.checks.firewall import open_to_outsiders
 from orchestrator.fleet.readiness.doctor import examine, stages_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
-from orchestrator.plan.command import is_shell_script
 from orchestrator.specs import labels
 from orchestrator.specs.errors import OrchError, PortTakenError
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding, Severity
 from orchestrator.specs.inventory import NodeSpec
 from orchestrator.specs.node_report import Examined
+from orchestrator.specs.program import Program
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run import State
 from orchestrator.store.doctor_record import SeenNetwork, load_doctor_record, save_doctor_record
@@ -62,14 +62,14 @@ def quick_look(
     )
 
 
-def open_ports(specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts], now: datetime, command: Sequence[str]) -> str:
+def open_ports(specs: Sequence[NodeSpec], facts: Mapping[str, NodeFacts], now: datetime, program: Program) -> str:
     """Line on the ranks' ports that answer to machines outside the run; empty: as far as the record says, there are
     none. torch's store is behind the agents, except where a shell script starts torchrun itself (ADR 65)."""
     asked = [Examined(spec=spec, facts=facts[spec.name]) for spec in specs if not facts[spec.name].assumed]
     open_nodes = open_to_outsiders(tuple(_with_network(asked, load_doctor_record(now))))
     if not open_nodes:
         return ""
-    whose = "torch's store, gloo, NCCL and" if is_shell_script(command) else "gloo, NCCL and"
+    whose = "torch's store, gloo, NCCL and" if program.is_shell else "gloo, NCCL and"
     return (
         f"the ports of {whose} the script answer to any machine that reaches {', '.join(open_nodes)}: "
         "no firewall is on there; allow SSH in one, turn it on, then: orch firewall apply"

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 
-from orchestrator.fleet.fan_out import fan_out
+from orchestrator.fleet.fan_out import Notify, fan_out
 from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import remove_secrets
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
+from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.interface import Node
+from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunEvent, Tick
 from orchestrator.state.recovery import (
@@ -37,6 +39,25 @@ STOP_S = 4
 START_S = 30.0
 LOOK_EVERY_S = 0.25
 """Between two looks at a run of which only lines come."""
+
+
+Checkpointed = Callable[[Sequence[Node], Plan, int], object]
+"""Called with (nodes of the attempt, its plan, step) for each verified checkpoint, in the background."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """Called while a run is followed."""
+
+    update: Callable[[Update], None] = lambda _update: None
+    """Receives every event and decision. An exception that it raises ends the following."""
+    checkpoint: Checkpointed | None = None
+    failed: Callable[[OrchError], object] = lambda _error: None
+    """Receives errors that do not end the run, and of a temporary run those of nodes that could not be cleaned up."""
+    notify: Notify = lambda _node, _progress: None
+    """Receives each step on a node, and the progress of copies to it."""
+    waiting: Callable[[CarriedAttempt], None] = lambda _attempt: None
+    """Receives an attempt of a job whenever its place in the queue has changed, and once it has left it."""
 
 
 @dataclass(frozen=True, kw_only=True)

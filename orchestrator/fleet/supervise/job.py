@@ -5,13 +5,12 @@ The scheduler restarts nodes and the agents restart ranks. Following decides not
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 
 from orchestrator.fleet.connect import cluster_nodes, note_place
 from orchestrator.fleet.runs.code_files import is_folder
 from orchestrator.fleet.runs.find_runs import RunningContainer
+from orchestrator.fleet.supervise.attempt import Callbacks
 from orchestrator.fleet.supervise.follow import Follower
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.nodes.carrier import Carried, CarriedAttempt
@@ -20,25 +19,14 @@ from orchestrator.nodes.slurm import SlurmCarrier
 from orchestrator.specs.errors import OrchError, PreflightError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, Replanned
-from orchestrator.state.recovery import End, Update
+from orchestrator.state.recovery import End
 from orchestrator.state.run_outcome import RunOutcome, outcome_of
 from orchestrator.store.secret_values import veil_of
 
 LOOK_EVERY_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobCallbacks:
-    """Called while a job is followed."""
-
-    update: Callable[[Update], None] = lambda _update: None
-    waiting: Callable[[CarriedAttempt], None] = lambda _attempt: None
-    """Receives the attempt whenever its place in the queue has changed, and once it has left it."""
-    silent: Callable[[OrchError], object] = lambda _error: None
-    """Receives the error of a login node that does not answer, once for each silence."""
-
-
-def follow_job(carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbacks: JobCallbacks) -> RunOutcome:
+def follow_job(carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbacks: Callbacks) -> RunOutcome:
     """Follow until the last attempt has ended, and record the outcome. PreflightError: the run was forgotten."""
     record, done = followed.record, -1
     record.veil = veil_of(plan)
@@ -58,7 +46,7 @@ def follow_job(carrier: SlurmCarrier, plan: Plan, followed: FollowedRun, callbac
             return outcome
 
 
-def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after: int) -> CarriedAttempt:
+def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: Callbacks, *, after: int) -> CarriedAttempt:
     """The first attempt after that one that has nodes, or that is over without any."""
     last = ("", "")
     while True:
@@ -79,7 +67,7 @@ def _begun(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks, *, after:
         carrier.rest(LOOK_EVERY_S)
 
 
-def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carried:
+def _known(carrier: SlurmCarrier, plan: Plan, callbacks: Callbacks) -> Carried:
     """The run's attempts, once the login node and its scheduler answer."""
     quiet = False
     while True:
@@ -90,13 +78,13 @@ def _known(carrier: SlurmCarrier, plan: Plan, callbacks: JobCallbacks) -> Carrie
             raise carrier.silent(found)
         except OrchError as error:
             if not quiet:
-                callbacks.silent(error)
+                callbacks.failed(error)
             quiet = True
         carrier.rest(LOOK_EVERY_S)
 
 
 def _follow_attempt(
-    carrier: SlurmCarrier, plan: Plan, attempt: CarriedAttempt, followed: FollowedRun, callbacks: JobCallbacks
+    carrier: SlurmCarrier, plan: Plan, attempt: CarriedAttempt, followed: FollowedRun, callbacks: Callbacks
 ) -> RunOutcome:
     nodes = {node.name: node for node in cluster_nodes(carrier, run=plan.run_id)}
     follower = Follower(followed.record, followed.record.recorder(), patient=True, from_record=True)

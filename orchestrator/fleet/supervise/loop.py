@@ -12,16 +12,15 @@ from dataclasses import dataclass, field, replace
 
 from contract.events import CheckpointWritten
 from orchestrator.checks.failure import Failure
-from orchestrator.fleet.fan_out import Notify, begin
+from orchestrator.fleet.fan_out import begin
 from orchestrator.fleet.faults import as_error
 from orchestrator.fleet.runs.claims import NodesClaimed
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.stop import stop_containers
-from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, follow_attempt
+from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, Callbacks, follow_attempt
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
-from orchestrator.nodes.interface import Node
 from orchestrator.plan.command import STOP_TIMEOUT_S
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
@@ -40,21 +39,6 @@ WAITING_STOP_S = 10
 """Ranks that wait for a lost node have nothing to save."""
 LONGEST_S = 3600.0
 COPY_S = 600.0
-
-Checkpointed = Callable[[Sequence[Node], Plan, int], object]
-"""Called with (nodes of the attempt, its plan, step) for each verified checkpoint, in the background."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Callbacks:
-    """Called during supervision."""
-
-    update: Callable[[Update], None] = lambda _update: None
-    checkpoint: Checkpointed | None = None
-    failed: Callable[[OrchError], object] = lambda _error: None
-    """Receives errors that do not end the run."""
-    notify: Notify = lambda _node, _progress: None
-    """Receives the progress of copies to a node before the next attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from orchestrator.fleet.fan_out import Notify
 from orchestrator.fleet.runs.launch import launch
 from orchestrator.fleet.runs.stop import remove_run
-from orchestrator.fleet.supervise.attempt import follow_attempt
+from orchestrator.fleet.supervise.attempt import Callbacks, follow_attempt
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.nodes.interface import Node
-from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.request import LaunchRequest
 from orchestrator.specs.run_events import RunEvent
@@ -24,23 +21,11 @@ CLEAR_S = 15.0
 """Seconds for the cleanup of a node; one that is cut off is reported, not waited for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneShotCallbacks:
-    """Called during a temporary run."""
-
-    notify: Notify = lambda _node, _progress: None
-    """Receives each step on a node, and the progress of copies to it."""
-    update: Callable[[Update], None] = lambda _update: None
-    """Receives every event. An exception that it raises ends the run."""
-    left_behind: Callable[[OrchError], object] = lambda _error: None
-    """Receives the error of a node that could not be cleaned up."""
-
-
 def run_one_shot(
     nodes: Mapping[str, Node],
     plan: Plan,
     request: LaunchRequest,
-    callbacks: OneShotCallbacks,
+    callbacks: Callbacks,
     followed: FollowedRun | None = None,
 ) -> RunOutcome:
     """Start the plan, follow it to its end, and remove it from the nodes; the controller's record stays."""
@@ -57,7 +42,7 @@ def run_one_shot(
     finally:
         for cleared in remove_run(containers, plan, timeout_s=CLEAR_S):
             if cleared.error:
-                callbacks.left_behind(cleared.error)
+                callbacks.failed(cleared.error)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from orchestrator.fleet.runs.find_runs import FoundRuns, RunningContainer, find_
 from orchestrator.fleet.runs.launch import discard, launch
 from orchestrator.fleet.runs.read_logs import collect_logs
 from orchestrator.nodes.interface import Node, Progress
-from orchestrator.plan.command import same_step
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs import labels
 from orchestrator.specs.errors import ConflictError, PreflightError
@@ -128,7 +127,7 @@ def start_next_attempt(
     request = replace(
         pool.request,
         nodes=tuple(spec for spec in pool.request.nodes if spec.name in facts),
-        command=same_step(plan.command, claim.samples_per_step),
+        command=plan.program.with_step(claim.samples_per_step),
         master="",
         exact_port=False,  # requested for another node
         away=tuple(name for name in pool.nodes if name not in facts),
