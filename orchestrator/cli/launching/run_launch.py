@@ -84,7 +84,7 @@ def _launch(
     earlier = earlier or earlier_plan(inventory, options, mode)
     building = not (earlier or again)
     with (
-        _with_inventory(to_write),
+        _whole_steps(inventory, options, to_write),
         ready(inventory, options, mode, earlier, again=again, building=building) as (nodes, request, plan, previous),
     ):
         if to_write and not mode.dry_run:
@@ -125,12 +125,14 @@ def _launch(
 
 
 @contextmanager
-def _with_inventory(file: Path | None) -> Iterator[None]:
-    """Add the inventory that is to be written to the steps of a launch that is not ready."""
+def _whole_steps(inventory: Inventory, options: LaunchOptions, file: Path | None) -> Iterator[None]:
+    """Add the inventory that is to be written, and the images that are only copied, to the steps of a launch that is
+    not ready."""
     try:
         yield
     except NotReadyError as error:
-        raise NotReadyError(replace(error.steps, inventory=file)) from None
+        steps = replace(error.steps, inventory=file)
+        raise NotReadyError(steps.with_copies(inventory, chosen_nodes(inventory, options, None))) from None
 
 
 def _report_what_is_wrong(
@@ -145,7 +147,7 @@ def _report_what_is_wrong(
         own_code(options)
         return
     try:
-        with _with_inventory(to_write), ready(inventory, options, mode, None, building=True):
+        with _whole_steps(inventory, options, to_write), ready(inventory, options, mode, None, building=True):
             if to_write:
                 raise NotReadyError(FirstSteps())
     except NotReadyError as error:
