@@ -259,3 +259,19 @@ def test_nodes_with_the_same_error_share_its_lines(orch: Orch) -> None:
     assert ran.code == 4
     assert "error: alpha, beta, gamma: no answer in 5 s\n  → is it on?\n" in ran.err
     assert ran.err.count("no answer in 5 s") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--detach",)], ids=["followed", "detached"])
+def test_0_a_run_that_had_ended_before_is_not_called_stopped(orch: Orch, words: tuple[str, ...]) -> None:
+    """Twice: the second time no node shows it."""
+    here = lan.lan(*THREE, says=DONE)
+    assert orch("launch", "--name", "first", *words, on=here).code == 0
+    ran = orch("stop", "first", on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert "had ended before: succeeded" in ran.err
+    assert "stopp" not in ran.err
+    again = orch("stop", "first", on=here)
+    assert again.code == 0
+    assert "had ended before: succeeded, no checkpoint\n" in again.err
+    assert json_data(orch("stop", "first", "--json", on=here).out)["stopped"] == []
+    assert orch("runs", "--json", on=here).out.count("succeeded") == 1

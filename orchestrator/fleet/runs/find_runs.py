@@ -16,8 +16,8 @@ from orchestrator.specs.labels import RunLabels, read_labels, understood
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Member, Run, State
 from orchestrator.state.journal import Journal
-from orchestrator.store.run_names import ON_RECORD, KnownRun, Purpose, matching, resolve, unknown_run
-from orchestrator.store.run_record import RunRecord, known_records, recorded_runs
+from orchestrator.store.run_names import ON_RECORD, KnownRun, OnlyOnRecordError, Purpose, resolve, unknown_run
+from orchestrator.store.run_record import RunRecord, known_records
 
 TIMEOUT_S = 20.0
 CLOCKS_DIFFER = timedelta(days=1)
@@ -123,10 +123,10 @@ def run_on_nodes(found: FoundRuns, wanted: str | None, purpose: Purpose = "look"
     if silent:
         unknown = f"no run {wanted} on the nodes that answered; {silent} did not answer and may hold it"
         raise PreflightError(unknown, hint="orch doctor")
-    recorded = [record.run_id for record in recorded_runs()]
-    if matching(wanted, recorded):
-        raise unknown_run(wanted, f"on any node, only {ON_RECORD}", (), f"orch logs {wanted}")
-    known = [*(run.run_id for run in found.runs), *recorded]
+    records = known_records()
+    if recorded := resolve(wanted, records):
+        raise OnlyOnRecordError(wanted, recorded)
+    known = [*(run.run_id for run in found.runs), *(one.run_id for one in records)]
     raise unknown_run(wanted, f"on any node or {ON_RECORD}", known)
 
 
