@@ -38,6 +38,8 @@ class RankSigns:
     """Package that it is importing."""
     gpu: bool = False
     """Whether it uses CUDA: then CPU time says nothing, as a wait may spin."""
+    parameter: int | None = None
+    """Elements of the largest parameter that it trains; None: not known."""
     largest: int | None = None
     """Elements of the largest tensor in the recorded collectives; None: not looked at, or none is recorded."""
     looked_at: int = 0

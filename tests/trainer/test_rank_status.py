@@ -82,7 +82,7 @@ def test_a_rank_that_knows_nothing_of_this_package_writes_its_work(tmp_path: Pat
     status = json.loads(done.stdout)
     assert (status["rank"], status["world"], status["optimizer_steps"]) == (5, 6, 40)
     assert (status["groups"], status["in_group"], status["gpu"]) == ({"0": [40, 40]}, True, False)
-    assert (status["largest"], status["looked_at"]) == (40, 30)
+    assert (status["parameter"], status["largest"], status["looked_at"]) == (40, 40, 30)
     assert status["line"].startswith("one_rank.py:")
     (last,) = RankSignsReader(tmp_path, "beta", 4, 5.0).final(3)  # written at the end of the program
     assert (last.rank, last.node, last.optimizer_steps, last.completed, last.lines) == (5, "beta", 40, 40, 3)

@@ -290,6 +290,8 @@ def test_ranks_that_exchange_no_gradients_are_reported_and_no_others() -> None:
         ("metrics alone, seldom", scalars, trained(600, 6), ""),
         ("metrics alone, seldom, for long", later, trained(1200, 12), "! the ranks exchange only scalars (12 coll"),
         ("the tutorial's model", [replace(one, largest=21) for one in scalars], trained(75, 75), ""),
+        ("a model's metrics", [replace(one, parameter=512) for one in scalars], trained(75, 75), "! the ranks"),
+        ("a line through points", [replace(one, largest=2, parameter=1) for one in scalars], trained(75, 75), ""),
         ("pipeline parallelism by send and recv", scalars, trained(75, 75, sent=75 * 100_000), ""),
         ("DDP", [replace(one, largest=131_584) for one in scalars], trained(75, 75, sent=10**8), ""),
     ]  # fmt: skip

@@ -76,16 +76,21 @@ class _Counter:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.parameter: int | None = None
+        """Elements of the largest parameter that the first step changed; None: there was no step."""
 
     def count(self, optimizer: ModuleType) -> None:
         """Register the hook; in the thread that imports torch, as another one could do so during a step."""
         import torch
 
-        def stepped(*_: object) -> None:
+        def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
             if not torch.compiler.is_compiling():
-                self.steps += 1
+                stepped_before_2_3(optimizer)
 
-        def stepped_before_2_3(*_: object) -> None:
+        def stepped_before_2_3(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            if not self.steps:
+                every = (one for group in optimizer.param_groups for one in group["params"])
+                self.parameter = max((one.numel() for one in every), default=0)
             self.steps += 1
 
         if not hasattr(getattr(torch, "compiler", None), "is_compiling"):
@@ -182,6 +187,7 @@ class RankStatus(threading.Thread):
             "store_port": os.environ.get("MASTER_PORT", ""),
             "gpu": bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False)),
             "libraries": [name for name in LIBRARIES if name in sys.modules],
+            "parameter": self._counter.parameter,
             "largest": self._largest,
             "looked_at": self._looked_at,
             **_position(sys._current_frames().get(self._main or 0)),
