@@ -337,7 +337,7 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         return None
     collectives = max(one.collectives for one in trained)
     sent = max(one.sent_bytes or 0 for one in trained)
-    group = any(one.in_group or one.groups for one in part)
+    group = any(one.in_group or one.joined or one.groups for one in part)
     numbers = tuple(one.rank for one in part)
     needed = MANY_STEPS if group else 1 if history.is_over else ENOUGH_STEPS
     if not collectives and steps >= needed and sent < BYTES_A_STEP * steps:

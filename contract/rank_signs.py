@@ -30,6 +30,8 @@ class RankSigns:
     """Port of torch's store, on whose connections no gradient travels."""
     in_group: bool = False
     """Whether a process group exists."""
+    joined: bool = False
+    """Whether one was seen, which a script destroys at its end."""
     call: str = ""
     """Call into torch.distributed that its main thread is in."""
     line: str = ""

@@ -107,6 +107,7 @@ def classify(failed: FailedRank) -> Classified | None:
     exception = uncaught_exception(own or agent)
     frame = (exception.frame if exception else "") or failed.reported_frame
     said = (*map(readable, failed.reported.splitlines()), *(exception.message if exception else ()))
+    source = (exception.source,) if exception else ()
     tail = tuple(line for line in own or agent if not is_stack_of_cpp(line))[-TAIL:]
     if failed.oom_killed:
         return Classified(signature=_MEMORY_LIMIT, evidence=("the engine's flag OOMKilled", *said[-1:]), frame=frame)
@@ -115,7 +116,7 @@ def classify(failed: FailedRank) -> Classified | None:
     found = (
         _search(tuple(map(readable, failed.kernel)), SIGNATURES, frame)
         or _search(agent, (TOLD_TO_STOP,), frame)
-        or _as_reported(failed, (*said, *tail), frame)
+        or _as_reported(failed, (*said, *source, *tail), frame)
         or _in_exception(failed, exception, said, tail, frame)
         or _by_its_end(failed, own, agent, tail, frame)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,14 +99,22 @@ def test_a_sentence_of_the_script_is_no_path(code: Path) -> None:
 def test_a_check_of_the_script_that_fails_is_data_that_is_not_there(
     code: Path, source: str, error: str, words: str
 ) -> None:
-    own = (*TRACEBACK[:2], f"    {source}", error)
-    found = classify(FailedRank(own=own, exit_code=1))
-    assert found is not None
-    found = OwnFiles(plan=run_of(code), is_folder=is_folder).looked_up(found)
-    assert (found.id, found.owner) == ("storage.not_found", "configuration")
-    cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
-    assert cause.explanation.startswith(words)
-    assert "--data FOLDER" in cause.fix[0]
+    """By its lines, and by what its agent has reported; without its lines, too."""
+    own, looked = (*TRACEBACK[:2], f"    {source}", error), OwnFiles(plan=run_of(code), is_folder=is_folder)
+
+    def explained(failed: FailedRank) -> str:
+        found = classify(failed)
+        assert found is not None
+        found = looked.looked_up(found)
+        assert (found.id, found.owner) == ("storage.not_found", "configuration")
+        cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
+        assert "--data FOLDER" in cause.fix[0]
+        return cause.explanation
+
+    reported = FailedRank(own=own, exit_code=1, reported=error, reported_id="storage.not_found")
+    assert explained(FailedRank(own=own, exit_code=1)).startswith(words)
+    assert explained(reported).startswith(words)
+    assert "?" not in explained(replace(reported, own=()))
 
 
 def test_a_check_that_names_what_is_here_proposes_the_line(code: Path) -> None:

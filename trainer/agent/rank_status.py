@@ -143,6 +143,7 @@ class RankStatus(threading.Thread):
         self._main = threading.main_thread().ident
         self._place: tuple[int, int] | None = None
         """Rank and number of ranks, once they are known."""
+        self._joined = False
         self._largest: int | None = None
         self._looks, self._looked_at = list(LOOKS_AT), 0
         self._process = os.getpid()
@@ -172,6 +173,7 @@ class RankStatus(threading.Thread):
         """The record of this moment. `time.monotonic` is the same clock in all processes of a machine."""
         torch = sys.modules.get(DISTRIBUTED)
         groups, in_group = _groups(torch) if torch else ({}, False)
+        self._joined |= in_group
         rank, world = self._rank(torch if in_group else None)
         self._look(in_group)
         return {
@@ -184,6 +186,7 @@ class RankStatus(threading.Thread):
             "optimizer_steps": self._counter.steps,
             "groups": groups,
             "in_group": in_group,
+            "joined": self._joined,
             "store_port": os.environ.get("MASTER_PORT", ""),
             "gpu": bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False)),
             "libraries": [name for name in LIBRARIES if name in sys.modules],
