@@ -275,3 +275,15 @@ def test_0_a_run_that_had_ended_before_is_not_called_stopped(orch: Orch, words: 
     assert "had ended before: succeeded, no checkpoint\n" in again.err
     assert json_data(orch("stop", "first", "--json", on=here).out)["stopped"] == []
     assert orch("runs", "--json", on=here).out.count("succeeded") == 1
+
+
+def test_a_run_with_a_longer_name_is_not_meant(orch: Orch) -> None:
+    """The second stop of the first run finds the other one on the nodes alone."""
+    here = lan.lan(*THREE, ends_with=None)
+    for name, node in (("first", "alpha"), ("first2", "beta")):
+        assert orch("launch", "--detach", "--name", name, "--nodes", node, on=here).code == 0
+    assert orch("stop", "first", on=here).code == 0
+    again = orch("stop", "first", on=here)
+    assert (again.code, "had ended before: stopped" in again.err) == (0, True), again.err
+    assert len(here.containers) == 1
+    assert orch("exec", "first", "--", "ls", on=here).code == 3
