@@ -337,7 +337,7 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         return None
     collectives = max(one.collectives for one in trained)
     sent = max(one.sent_bytes or 0 for one in trained)
-    group = any(one.in_group or one.groups for one in part)
+    group = any(one.in_group or one.joined or one.groups for one in part)
     numbers = tuple(one.rank for one in part)
     needed = MANY_STEPS if group else 1 if history.is_over else ENOUGH_STEPS
     if not collectives and steps >= needed and sent < BYTES_A_STEP * steps:
@@ -345,6 +345,8 @@ def _exchange(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
         text = f"each rank trains its own model: {steps:,} optimizer steps, nothing exchanged ({because})"
         return LivenessDecision(rule="apart", is_fault=True, text=text, ranks=numbers, fix=INDEPENDENT_FIX)
     largest = max((one.largest or 0 for one in part), default=0)
+    if any(one.parameter is not None and one.parameter <= largest for one in part):
+        return None  # gradients of a tiny model
     looked_at = min(one.looked_at for one in part)
     enough = SCALAR_STEPS if collectives >= steps / 2 else MANY_STEPS
     if not 0 < largest <= SCALARS or looked_at < enough or sent >= BYTES_A_COLLECTIVE * collectives:

@@ -78,7 +78,9 @@ class LivenessWatch:
                 return f"{one.message} → {one.fix}"
         world = max((one.world for one in signs), default=1)
         seen = [one for one in signs if one.age_s is not None]
-        if world < 2 or not seen or any(one.optimizer_steps or one.in_group or one.groups or one.work for one in signs):
+        if world < 2 or not seen or any(one.optimizer_steps or one.work for one in signs):
+            return ""
+        if any(one.joined or one.in_group or one.groups for one in signs):
             return ""
         if any(one.libraries for one in signs):
             return ""

@@ -30,6 +30,8 @@ class RankSigns:
     """Port of torch's store, on whose connections no gradient travels."""
     in_group: bool = False
     """Whether a process group exists."""
+    joined: bool = False
+    """Whether one was seen, which a script destroys at its end."""
     call: str = ""
     """Call into torch.distributed that its main thread is in."""
     line: str = ""
@@ -38,6 +40,8 @@ class RankSigns:
     """Package that it is importing."""
     gpu: bool = False
     """Whether it uses CUDA: then CPU time says nothing, as a wait may spin."""
+    parameter: int | None = None
+    """Elements of the largest parameter that it trains; None: not known."""
     largest: int | None = None
     """Elements of the largest tensor in the recorded collectives; None: not looked at, or none is recorded."""
     looked_at: int = 0

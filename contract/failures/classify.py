@@ -33,6 +33,8 @@ SIGNATURES: tuple[Signature, ...] = (
 """From the particular to the general: of several that are found, the first counts."""
 _BY_ID: Mapping[str, Signature] = {signature.id: signature for signature in SIGNATURES}
 _MEMORY_LIMIT = _BY_ID["memory.limit"]
+_NOT_FOUND = _BY_ID["storage.not_found"]
+_ASSERTION = "code.assertion"
 _UNSPECIFIC = (CODE_EXCEPTION.id, CODE_EXIT.id)
 TAIL = 40
 """Lines before a rank's end that are searched; what it wrote earlier did not end it."""
@@ -105,6 +107,7 @@ def classify(failed: FailedRank) -> Classified | None:
     exception = uncaught_exception(own or agent)
     frame = (exception.frame if exception else "") or failed.reported_frame
     said = (*map(readable, failed.reported.splitlines()), *(exception.message if exception else ()))
+    source = (exception.source,) if exception else ()
     tail = tuple(line for line in own or agent if not is_stack_of_cpp(line))[-TAIL:]
     if failed.oom_killed:
         return Classified(signature=_MEMORY_LIMIT, evidence=("the engine's flag OOMKilled", *said[-1:]), frame=frame)
@@ -113,7 +116,7 @@ def classify(failed: FailedRank) -> Classified | None:
     found = (
         _search(tuple(map(readable, failed.kernel)), SIGNATURES, frame)
         or _search(agent, (TOLD_TO_STOP,), frame)
-        or _as_reported(failed, (*said, *tail), frame)
+        or _as_reported(failed, (*said, *source, *tail), frame)
         or _in_exception(failed, exception, said, tail, frame)
         or _by_its_end(failed, own, agent, tail, frame)
     )
@@ -143,8 +146,8 @@ def _in_exception(
         more = SIGNATURES[: SIGNATURES.index(found.signature)]
         nearer = [one for one in more if one.area in found.signature.nearer]
         return _search(tail, nearer, frame) or found
-    if exception and (found is None or said == ("AssertionError",)):
-        found = _search((exception.source,), OF_CODE, frame) or found
+    if exception and (found is None or found.id == _ASSERTION):
+        found = _search((*said, exception.source), (_NOT_FOUND, *OF_CODE), frame) or found
     if found is None and said and (exception or (failed.exit_code or 0) >= 0):
         return Classified(signature=CODE_EXCEPTION, evidence=_once(said), frame=frame)
     return found

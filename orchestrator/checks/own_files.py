@@ -74,7 +74,9 @@ class OwnFiles:
                     data = (*plan.data, DataFolder(name=name, origin=folder))
                     line = shlex.join(launch_words(replace(plan, data=data)))
                     return replace(found, signature=DATA_NOT_BROUGHT, values={"path": word}, commands={"launch": line})
-        if " " in text:  # a sentence of the script's own, or a name with spaces
+        if not text:
+            return replace(found, values={"path": "what it looks for"})
+        if re.search(r"[\s(]", text):  # a sentence or a check of the script's own, or a name with spaces
             return replace(found, values={"path": f"what it looks for ({text})"})
         return found
 

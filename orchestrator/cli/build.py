@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from enum import StrEnum
@@ -18,14 +18,15 @@ from orchestrator.cli.context import ChosenNodes
 from orchestrator.cli.options import Output, YesOption
 from orchestrator.cli.report import exit_code, report_errors, say
 from orchestrator.plan.cuda import AUTO
-from orchestrator.plan.image import DEFAULT_BASE, image_words
+from orchestrator.plan.image import DEFAULT_BASE, image_step
 from orchestrator.specs.cuda import TORCH_BUILDS
 from orchestrator.specs.errors import EXIT_INTERRUPTED, ConfigError, UsageError
 from orchestrator.specs.image import IMAGE_EXPECTED, IMAGE_REFERENCE, Placed
 
 if TYPE_CHECKING:
-    from orchestrator.fleet.images.build import BuildOptions
+    from orchestrator.fleet.images.build import BuildOptions, NeededImage
     from orchestrator.fleet.images.distribute_image import Registry
+    from orchestrator.nodes.interface import Node
     from orchestrator.specs.inventory import Inventory, NodeSpec
 
 EXAMPLES = """\
@@ -189,15 +190,22 @@ def build_images(
         images = needed_images(options, specs, reached)
         lacking = {one.recipe.profile: one.lacking() for one in images}
         absent = [profile for profile, nodes in lacking.items() if nodes or options.no_cache]
-        what = image_words(absent, packages)
-        where = f"on each of {_names(specs)}" if options.each_node else f"and copy it to {_names(specs)}"
-        if absent and not agreed(f"Build {what}, {where}?", yes=yes, default=True, ends=True):
+        copies = () if options.no_cache or options.each_node else built_profiles(images, controller)
+        names = [spec.name for spec in specs]
+        step = image_step(absent, packages, names, copies=copies, each=options.each_node) if absent else ""
+        if absent and not agreed(f"{step[0].upper()}{step[1:]}?", yes=yes, default=True, ends=True):
             return None
         with progress_view(quiet=quiet) as view:
             placed = provide_images(options, specs, reached, controller, view.notify, images)
     for reason in dict.fromkeys(result.cuda_reason for result in placed if result.cuda_reason):
         say(f"note: {reason}")
     return placed
+
+
+def built_profiles(images: Iterable[NeededImage], controller: Node) -> set[str]:
+    """Return the profiles whose images are all on a machine that they can be copied from."""
+    missing = {one.recipe.profile for one in images if not one.is_built(controller)}
+    return {one.recipe.profile for one in images} - missing
 
 
 def _names(specs: Sequence[NodeSpec]) -> str:

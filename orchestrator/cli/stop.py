@@ -6,6 +6,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, TimeoutToStopOption, YesOption
 from orchestrator.cli.report import say, write_json
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
+from orchestrator.specs.run import State
 
 EXAMPLES = """\
 orch stop
@@ -26,18 +27,28 @@ def stop(
     Ranks that are still running after --timeout are killed. Another user's run is stopped only after confirmation, or
     with --yes. To continue later: orch resume RUN
     """
-    from orchestrator.cli.launching.stopping import at_hand, stop_everywhere
+    from orchestrator.cli.launching.stopping import at_hand, recorded_end, stop_everywhere
+    from orchestrator.store.run_names import OnlyOnRecordError
 
-    with at_hand(load_inventory(inventory).inventory.holders, run) as wanted:
-        if not wanted.agreed("Stop it?", yes=yes):
-            say("nothing was stopped")
-            return EXIT_INTERRUPTED
-        stopped = stop_everywhere(wanted, timeout_s=timeout)
+    try:
+        with at_hand(load_inventory(inventory).inventory.holders, run) as wanted:
+            if not wanted.agreed("Stop it?", yes=yes):
+                say("nothing was stopped")
+                return EXIT_INTERRUPTED
+            stopped = stop_everywhere(wanted, timeout_s=timeout)
+    except OnlyOnRecordError as error:
+        if not (found := recorded_end(error.run_id)):
+            raise
+        stopped = found
     step = stopped.checkpoint_step
     if as_json:
         write_json({"run_id": stopped.run_id, "stopped": list(stopped.nodes), "checkpoint_step": step})
     stopped.require_all()
-    say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
-    if step is not None:
+    if stopped.ended:
+        removed = f"; its containers on {', '.join(stopped.nodes)} are removed" if stopped.nodes else ""
+        say(f"run {stopped.run_id} had ended before: {stopped.ended}, {stopped.kept}{removed}")
+    else:
+        say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
+    if step is not None and stopped.ended != State.SUCCEEDED:
         say(f"  → orch resume {stopped.run_id}")
     return EXIT_OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.plan.packages import Additions
@@ -22,7 +22,7 @@ from orchestrator.specs.labels import (
 )
 
 PROFILES = ("cpu", "cuda")
-EXPECTED = {"cpu": "1.4 GB, about 3 min", "cuda": "5.6 GB, about 8 min"}
+EXPECTED = {"cpu": ("1.4 GB", "about 3 min"), "cuda": ("5.6 GB", "about 8 min")}
 """Size of an image, and the time that its build takes on a usual connection."""
 DEFAULT_BASE = "orch/base:bookworm"
 """Debian 12, slim: pulled, or made from Debian's packages."""
@@ -123,11 +123,26 @@ def labels(recipe: Recipe, found: ImageVersions, created: str) -> dict[str, str]
     }
 
 
-def image_words(profiles: Iterable[str], packages: str = "") -> str:
-    """Name the images of these profiles with their cost, for a question. `packages`: the file that names more."""
+def image_step(
+    profiles: Iterable[str], packages: str, nodes: Sequence[str], *, copies: Collection[str] = (), each: bool = False
+) -> str:
+    """The step that brings the images of these profiles to nodes, with its cost, for a question; no node: only built.
+
+    `packages`: the file that names more; `copies`: profiles whose image a machine has; `each`: every node builds.
+    """
     names = {"cpu": "the CPU image", "cuda": "the CUDA image"}
     more = f" with your {packages}" if packages else ""
-    return " and ".join(f"{names[profile]}{more}, {EXPECTED[profile]}" for profile in sorted(set(profiles)))
+
+    def listed(of: Iterable[str], costs: int) -> str:
+        return " and ".join(f"{names[one]}{more}, {', '.join(EXPECTED[one][:costs])}" for one in of)
+
+    to, wanted = ", ".join(nodes), sorted(set(profiles))
+    if not (new := [one for one in wanted if one not in copies]):
+        return f"copy {listed(wanted, 1)}, to {to}"
+    build = f"build {listed(new, 2)}"
+    old = listed([one for one in wanted if one in copies], 1)
+    copy = f"copy it and {old}, to {to}" if old else f"copy it to {to}"
+    return f"{build}, on each of {to}" if each else f"{build}, and {copy}" if to else build
 
 
 def pip_conf(environment: Mapping[str, str]) -> str:

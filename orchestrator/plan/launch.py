@@ -46,6 +46,7 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         nnodes=len(order),
         world_size=sum(part.nproc_per_node for part in nodes),
         command=request.command,
+        attempt_options=request.attempt_options,
         data=request.data,
         own_code=request.own_code,
         code_digest=request.code_digest,

@@ -24,6 +24,7 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
     name = _OWN_NAME.fullmatch(plan.run_id)
     offline = OFFLINE.items() <= plan.environment.items()
     left_out = {*LANGUAGE, *(OFFLINE if offline else ())}
+    is_implied = "--fetch-once" in plan.attempt_options
     variables = {name: value for name, value in plan.environment.items() if name not in left_out}
     shown = {name: REDACTED if is_sensitive(name, value) else value for name, value in variables.items()}
     return (
@@ -34,11 +35,19 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
         *(("--name", name[1]) if name else ()),
         *given,
         *(("--shard",) if any(one.parts for one in plan.data) else ()),
-        *(("--offline",) if offline else ()),
+        *(("--offline",) if offline and not is_implied else ()),
+        *_attempt_options(plan),
         *replace(plan, environment=shown).words(),
         "--",
         *plan.command,
     )
+
+
+def _attempt_options(plan: Plan) -> tuple[str, ...]:
+    """The options of this attempt alone; without --master where that node is not among its nodes."""
+    options = plan.attempt_options
+    has_left = options[:1] == ("--master",) and plan.master not in {part.node for part in plan.nodes}
+    return options[2:] if has_left else options
 
 
 _OWN_NAME = re.compile(r"(?![0-9]{4}-[0-9]{4}-)(.+)-[0-9a-f]{4}")

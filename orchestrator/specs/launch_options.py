@@ -377,3 +377,10 @@ class LaunchOptions(RunSettings):
         """Return these options with the settings of an earlier attempt where the command line does not give them."""
         kept = earlier.settings().items() if earlier else ()
         return replace(self, **{name: value for name, value in kept if name not in self.given})
+
+    def attempt_words(self) -> tuple[str, ...]:
+        """The options that hold for one attempt and leave no mark of their own in its plan, as one types them."""
+        sources = tuple(source.text for source in self.fetch_once)
+        given = {"master": self.master, "master_port": self.master_port or "", "fetch_once": sources}
+        flags = {each.name: each.metadata["flag"] for each in fields(self) if each.name in given}
+        return tuple(word for name, value in given.items() for word in flags[name].words(value))

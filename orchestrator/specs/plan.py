@@ -57,6 +57,8 @@ class Plan(RunSettings):
     world_size: int
     command: tuple[str, ...]
     """Command of each rank, without torchrun."""
+    attempt_options: tuple[str, ...] = ()
+    """Options of this attempt's launch that no other field holds, as they were typed."""
     data: tuple[DataFolder, ...] = ()
     """Data that it reads: a node that joins later gets the same."""
     own_code: bool

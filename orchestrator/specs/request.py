@@ -24,6 +24,8 @@ class LaunchRequest(RunSettings):
     nodes: tuple[NodeSpec, ...]
     command: tuple[str, ...] = DEFAULT_COMMAND
     """A workload of the trainer with its options, or `python SCRIPT …` of the user's."""
+    attempt_options: tuple[str, ...] = ()
+    """Options of this attempt alone, as they were typed."""
     master_port: int = 12355
     exact_port: bool = False
     """Whether it is that port or none; else the next free one will do."""

@@ -54,6 +54,14 @@ def unknown_run(wanted: str, place: str, known: Iterable[str], hint: str = "orch
     return ConfigError(f"no run {wanted} {place}{meant}", hint=hint)
 
 
+class OnlyOnRecordError(ConfigError):
+    """No node shows the run, and this computer has its record."""
+
+    def __init__(self, wanted: str, run_id: str) -> None:
+        super().__init__(f"no run {wanted} on any node, only {ON_RECORD}", hint=f"orch logs {wanted}")
+        self.run_id = run_id
+
+
 def resolve(wanted: str | None, known: Iterable[KnownRun], purpose: Purpose = "look") -> str | None:
     """Id of the run that is meant: of several the active one, otherwise the newest; None: there is none.
 

@@ -128,11 +128,11 @@ def orch(tmp_path_factory: pytest.TempPathFactory, figure: Figure) -> Iterator[O
         yield command
 
 
-def link_images(source: str, machines: Sequence[str]) -> None:
+def link_images(source: str, machines: Sequence[str], lab: str = LAB) -> None:
     """Give machines that are switched off, or not made yet, the images of another one, as hard links. An engine that
     unpacks the image takes 40 s of a CPU; layers are never written, and linked ones are in memory once. `source` is a
-    container's name. It may be at work: only layers of images are linked, for those of its containers come and go in
-    the meantime.
+    container's name; the machines are of `lab`. It may be at work: only layers of images are linked, for those of its
+    containers come and go in the meantime.
     """
     root = subprocess.run(
         ["docker", "info", "--format", "{{.DockerRootDir}}"], capture_output=True, text=True, check=True
@@ -140,7 +140,7 @@ def link_images(source: str, machines: Sequence[str]) -> None:
     script = f"""
         from=/volumes/{source}/_data
         for name in {" ".join(machines)}; do
-            cd /volumes/orch-{LAB}-$name/_data
+            cd /volumes/orch-{lab}-$name/_data
             rm -rf image overlay2
             mkdir -p image/overlay2/layerdb overlay2/l
             cp -a $from/image/overlay2/layerdb/sha256 image/overlay2/layerdb/

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -20,17 +17,14 @@ from orchestrator.nodes.ssh import SshNode
 from orchestrator.nodes.sudo import Password, with_sudo
 from orchestrator.specs.inventory_files.inventory_file import read_inventory
 from tests.conftest import Figure
+from tests.lab.bare_machines import BareLab, on_terminal
 from tests.lab.conftest import Done, Orch
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
-LAB = "orchsetup"
+LAB = BareLab("orchsetup")
 SECRET, OTHER = "corréct horse 'battery", "staple-of-beta"
-BARE = """
-apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends sudo
-kill $(cat /var/run/docker.pid); while docker info >/dev/null 2>&1; do sleep 0.1; done
-DEBIAN_FRONTEND=noninteractive apt-get -qy remove docker.io && gpasswd --delete orch docker
-sed -i 's/ulimit -/: ulimit -/' /etc/init.d/docker   # a lab's machine may not raise its own limits
+ACCOUNTS = """
 usermod --append --groups sudo orch
 printf 'auth required pam_faillock.so preauth\n' | cat - /etc/pam.d/sudo > /tmp/sudo
 printf 'auth [default=die] pam_faillock.so authfail\n' >> /tmp/sudo
@@ -46,50 +40,17 @@ sed -i 's/^AllowUsers.*/AllowUsers orch bob carla dora/' /etc/ssh/sshd_config.d/
 kill -HUP $(pgrep -o sshd)
 """
 """bob is no sudoer, carla's sudo wants a terminal, dora's lectures every time; faillock counts wrong passwords."""
-
-
-def as_root(script: str, *, on: str = "alpha", stdin: str = "") -> str:
-    ended = subprocess.run(
-        ["docker", "exec", "-i", f"orch-{LAB}-{on}", "sh", "-euc", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        input=stdin,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout.strip()
-
-
-def passwords(text: str, *names: str, on: str) -> None:
-    as_root("chpasswd", on=on, stdin="".join(f"{name}:{text}\n" for name in names))
-
-
-def wrong_ones(on: str = "alpha", user: str = "orch") -> int:
-    """Wrong passwords that the machine has counted."""
-    return len(re.findall(r"^\d{4}-", as_root(f"faillock --user {user}", on=on), re.M))
+as_root, wrong_ones = LAB.as_root, LAB.wrong_ones
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orch]:
     """A lab of two machines without Docker, and accounts of several kinds on alpha."""
-    folder = tmp_path_factory.mktemp("setup")
-    environment = {
-        **os.environ,
-        "XDG_STATE_HOME": str(folder / "state"),
-        "XDG_CONFIG_HOME": str(folder / "config"),
-        "LANG": "C.UTF-8",
-    }
-    environment.pop("ORCH_INVENTORY", None)
-    command = Orch(Path(folder), environment)
-    try:
-        done = command("lab", "up", "--nodes", "2", "--name", LAB, timeout_s=600)
-        assert done.code == 0, done.err
-        for name in ("alpha", "beta"):
-            as_root(BARE, on=name)
-            passwords(SECRET, "orch", "bob", "carla", "dora", on=name)
+    nodes = ("alpha", "beta")
+    with LAB.up(tmp_path_factory.mktemp("setup"), nodes, ACCOUNTS) as command:
+        for name in nodes:
+            LAB.passwords(SECRET, "orch", "bob", "carla", "dora", on=name)
         yield command
-    finally:
-        command("lab", "down", "--yes", "--name", LAB)
 
 
 @contextmanager
@@ -143,30 +104,6 @@ def with_password(orch: Orch, text: str, *words: str) -> Done:
     return Done(ended.returncode, ended.stdout, ended.stderr, time.monotonic() - began)
 
 
-def on_terminal(orch: Orch, words: Sequence[str], answers: Sequence[tuple[str, str]]) -> tuple[int, str]:
-    """Run the command on a terminal and type each answer when its question has come; exit code, and all it showed."""
-    argv = orch.argv(tuple(words))
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(orch.folder)
-        os.execve(sys.executable, argv, {**orch.environment, "COLUMNS": "200", "TERM": "dumb"})  # noqa: S606  # the terminal is of this very process
-    shown, left, deadline = "", list(answers), time.monotonic() + 400
-    from_here = 0
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.2)[0]:
-            try:
-                shown += os.read(terminal, 4096).decode(errors="replace")
-            except OSError:  # the last process on the terminal has ended
-                break
-        if left and left[0][0] in shown[from_here:]:
-            from_here = len(shown)
-            time.sleep(0.1)  # until its echo is off
-            os.write(terminal, left.pop(0)[1].encode())
-    os.close(terminal)
-    assert left == [], shown
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
-
-
 def inventory(orch: Orch, **users: str) -> str:
     """A file with these machines, as other accounts."""
     lab = read_inventory(orch.folder / "state/orch/lab/inventory.yaml")
@@ -218,9 +155,12 @@ def test_ctrl_c_at_the_question(bare: Orch) -> None:
 
 def test_a_package_manager_that_another_process_holds(bare: Orch) -> None:
     """As an upgrade of the machine does: waited for, by name, until it has ended."""
-    hold = "import fcntl,time;f=open('/var/lib/apt/lists/lock','w');fcntl.lockf(f,fcntl.LOCK_EX);time.sleep(12)"
-    subprocess.run(["docker", "exec", "-d", f"orch-{LAB}-beta", "python3", "-c", hold], check=True)
-    passwords(OTHER, "orch", on="beta")
+    hold = (
+        "import fcntl,os,time;f=open('/var/lib/apt/lists/lock','w');fcntl.lockf(f,fcntl.LOCK_EX)\n"
+        "while not os.path.exists('/tmp/enough'): time.sleep(0.2)"
+    )
+    subprocess.run(["docker", "exec", "-d", f"orch-{LAB.name}-beta", "python3", "-c", hold], check=True)
+    LAB.passwords(OTHER, "orch", on="beta")
     with nowhere(SECRET, OTHER):
         code, shown = on_terminal(
             bare,
@@ -229,6 +169,7 @@ def test_a_package_manager_that_another_process_holds(bare: Orch) -> None:
                 ("sudo password for 2 machines (alpha, beta): ", f"{SECRET}\n"),
                 ("beta refuses that one. sudo password for beta: ", f"{OTHER}\n"),
                 ("run these commands on alpha, beta?", "y\n"),
+                (", which holds /var/lib", lambda: as_root("touch /tmp/enough", on="beta")),
             ],
         )
     assert code == 0, shown
@@ -250,8 +191,8 @@ def test_a_second_run_does_nothing_and_asks_nothing(bare: Orch, figure: Figure) 
 def test_a_firewall_is_opened_and_closed_with_one_password_each(bare: Orch) -> None:
     for rule in ("--in-interface lo --jump ACCEPT", "--protocol tcp --dport 22 --jump ACCEPT", "--jump DROP"):
         as_root(f"iptables --append INPUT {rule}")
-    passwords(SECRET, "orch", on="beta")
-    passwords(OTHER, "orch", on="alpha")
+    LAB.passwords(SECRET, "orch", on="beta")
+    LAB.passwords(OTHER, "orch", on="alpha")
     asks, mine = ("sudo password for alpha: ", f"{OTHER}\n"), "iptables --list-rules INPUT | grep -c orch: || true"
     with nowhere(OTHER):
         code, shown = on_terminal(bare, ("firewall", "apply", "--nodes", "alpha"), [asks, ("Run 1 commands?", "y\n")])

@@ -82,10 +82,19 @@ def test_a_rank_that_knows_nothing_of_this_package_writes_its_work(tmp_path: Pat
     status = json.loads(done.stdout)
     assert (status["rank"], status["world"], status["optimizer_steps"]) == (5, 6, 40)
     assert (status["groups"], status["in_group"], status["gpu"]) == ({"0": [40, 40]}, True, False)
-    assert (status["largest"], status["looked_at"]) == (40, 30)
+    assert (status["parameter"], status["largest"], status["looked_at"]) == (40, 40, 30)
     assert status["line"].startswith("one_rank.py:")
     (last,) = RankSignsReader(tmp_path, "beta", 4, 5.0).final(3)  # written at the end of the program
     assert (last.rank, last.node, last.optimizer_steps, last.completed, last.lines) == (5, "beta", 40, 40, 3)
+
+
+def test_a_group_that_a_script_destroys_at_its_end_was_there(tmp_path: Path) -> None:
+    program = tmp_path / "one_rank.py"
+    program.write_text(f"{ONE_RANK}dist.destroy_process_group()\n")
+    done = started(tmp_path, str(program), str(tmp_path / "store"), WORLD_SIZE="6")
+    assert done.returncode == 0, done.stderr
+    (last,) = RankSignsReader(tmp_path, "beta", 4, 5.0).final(3)
+    assert (last.joined, last.in_group, last.optimizer_steps) == (True, False, 40)
 
 
 def test_a_program_without_torch_or_without_our_start_writes_nothing(tmp_path: Path) -> None:

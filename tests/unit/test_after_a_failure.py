@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from contract.downloads import read_source
+from orchestrator.fleet.planning.request import build_request
+from orchestrator.plan.launch import plan_launch
+from orchestrator.specs.inventory import Inventory
+from orchestrator.specs.launch_line import launch_words
+from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.plan_json import from_json, to_json
 from tests import lan
 from tests.json_output import json_data
 from tests.unit.conftest import THREE, Orch
@@ -72,6 +80,21 @@ def test_a_launch_that_is_proposed_has_the_options_of_the_run(orch: Orch, tmp_pa
         " --mount /srv/x:/x:ro --env LR=a,b=c --env 'MY_TOKEN=***' --max-restarts 0 --hang-timeout 600 --independent"
         " --no-sync-outputs -- python train.py\n"
     ) in ran.err
+
+
+def test_a_launch_that_is_proposed_has_the_options_of_its_attempt() -> None:
+    """--master only while that node is there; --offline is implied by --fetch-once."""
+    inventory = Inventory(nodes=tuple(lan.spec(name) for name in THREE))
+    typed = ["--master", "beta", "--master-port", "12400", "--fetch-once", "hf:openai-community/gpt2"]
+    options = LaunchOptions(
+        command=("gpt2",), master="beta", master_port=12400, fetch_once=(read_source("hf:openai-community/gpt2"),)
+    )
+    request = build_request(inventory, options, None, {})
+    plan = plan_launch(request, {name: lan.facts(name) for name in THREE}, lan.IDENTITY)
+    assert from_json(to_json(plan), where="plan.json") == plan
+    assert list(launch_words(plan)) == ["orch", "launch", "--nodes", "beta,alpha,gamma", *typed, "--", "gpt2"]
+    left = tuple(part for part in plan.nodes if part.node != "beta")
+    assert launch_words(replace(plan, nodes=left))[2:5] == ("--nodes", "alpha,gamma", "--master-port")
 
 
 def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:

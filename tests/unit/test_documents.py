@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -292,3 +294,26 @@ def anchors(document: Path) -> set[str]:
     """As GitHub makes them of headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ["lab.md", "laboratorio.md"])
+def test_the_line_that_kills_a_rank_kills_that_of_its_run_alone(page: str) -> None:
+    """Where nodes are processes, a machine has ranks of other runs."""
+    text = (ROOT / "docs/tutorials" / page).read_text()
+    (script,) = re.findall(r"^orch exec \S+ --rank 1 -- sh -c '(.*)'$", text, re.M)
+    sleep = ["sleep", "60"]
+    ranks = {
+        (run, rank): subprocess.Popen(sleep, env={**os.environ, "ORCH_RUN_ID": run, "RANK": rank})
+        for run in ("first-1a2b", "first-3c4d")
+        for rank in ("0", "1")
+    }
+    try:
+        in_run = {**os.environ, "ORCH_RUN_ID": "first-3c4d"}
+        done = subprocess.run(["sh", "-c", script], env=in_run, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert ranks["first-3c4d", "1"].wait(timeout=10) == -9
+        assert [place for place, rank in ranks.items() if rank.poll() is not None] == [("first-3c4d", "1")]
+    finally:
+        for rank in ranks.values():
+            rank.kill()
+            rank.wait()

@@ -259,3 +259,31 @@ def test_nodes_with_the_same_error_share_its_lines(orch: Orch) -> None:
     assert ran.code == 4
     assert "error: alpha, beta, gamma: no answer in 5 s\n  → is it on?\n" in ran.err
     assert ran.err.count("no answer in 5 s") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--detach",)], ids=["followed", "detached"])
+def test_0_a_run_that_had_ended_before_is_not_called_stopped(orch: Orch, words: tuple[str, ...]) -> None:
+    """Twice: the second time no node shows it."""
+    here = lan.lan(*THREE, says=DONE)
+    assert orch("launch", "--name", "first", *words, on=here).code == 0
+    ran = orch("stop", "first", on=here)
+    assert (ran.code, here.containers) == (0, {})
+    assert "had ended before: succeeded" in ran.err
+    assert "stopp" not in ran.err
+    again = orch("stop", "first", on=here)
+    assert again.code == 0
+    assert "had ended before: succeeded, no checkpoint\n" in again.err
+    assert json_data(orch("stop", "first", "--json", on=here).out)["stopped"] == []
+    assert orch("runs", "--json", on=here).out.count("succeeded") == 1
+
+
+def test_a_run_with_a_longer_name_is_not_meant(orch: Orch) -> None:
+    """The second stop of the first run finds the other one on the nodes alone."""
+    here = lan.lan(*THREE, ends_with=None)
+    for name, node in (("first", "alpha"), ("first2", "beta")):
+        assert orch("launch", "--detach", "--name", name, "--nodes", node, on=here).code == 0
+    assert orch("stop", "first", on=here).code == 0
+    again = orch("stop", "first", on=here)
+    assert (again.code, "had ended before: stopped" in again.err) == (0, True), again.err
+    assert len(here.containers) == 1
+    assert orch("exec", "first", "--", "ls", on=here).code == 3

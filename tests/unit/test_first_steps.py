@@ -211,3 +211,20 @@ def test_steps_name_their_cost() -> None:
         "requirements.txt, 5.6 GB, about 8 min",
     ]
     assert not FirstSteps()
+
+
+def test_an_image_that_a_machine_has_is_only_copied() -> None:
+    both = FirstSteps(profiles=("cpu", "cuda"), copied_to=("alpha", "beta"))
+    assert list(replace(both, copies=frozenset({"cpu", "cuda"})).lines()) == [
+        "copy the CPU image, 1.4 GB and the CUDA image, 5.6 GB, to alpha, beta"
+    ]
+    assert list(replace(both, copies=frozenset({"cpu"})).lines()) == [
+        "build the CUDA image, 5.6 GB, about 8 min, and copy it and the CPU image, 1.4 GB, to alpha, beta"
+    ]
+    added = FirstSteps(profiles=("cpu",), copied_to=("alpha",), adds=True, requirements=Path("requirements.txt"))
+    assert list(added.lines()) == [
+        "add the packages of your requirements.txt to the image, about 1 min, and copy it to alpha"
+    ]
+    assert list(replace(added, copies=frozenset({"cpu"})).lines()) == [
+        "copy the CPU image with your requirements.txt, 1.4 GB, to alpha"
+    ]

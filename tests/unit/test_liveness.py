@@ -282,6 +282,7 @@ def test_ranks_that_exchange_no_gradients_are_reported_and_no_others() -> None:
         ("with Horovod", [replace(one, libraries=("horovod",)) for one in each], trained(127, 0), ""),
         ("one rank trains, the others act", each, {0: trained(127, 0)[0]}, ""),
         ("a group, and DiLoCo exchanges every 500 steps", group, trained(499, 0), ""),
+        ("a group that is destroyed", [replace(one, joined=True) for one in each], trained(499, 0), ""),
         ("a group, and nothing for long", group, trained(1000, 0), "! each rank trains its own model: 1,000 optimizer"),
         (
             "metrics alone", scalars, trained(75, 75),
@@ -290,6 +291,8 @@ def test_ranks_that_exchange_no_gradients_are_reported_and_no_others() -> None:
         ("metrics alone, seldom", scalars, trained(600, 6), ""),
         ("metrics alone, seldom, for long", later, trained(1200, 12), "! the ranks exchange only scalars (12 coll"),
         ("the tutorial's model", [replace(one, largest=21) for one in scalars], trained(75, 75), ""),
+        ("a model's metrics", [replace(one, parameter=512) for one in scalars], trained(75, 75), "! the ranks"),
+        ("a line through points", [replace(one, largest=2, parameter=1) for one in scalars], trained(75, 75), ""),
         ("pipeline parallelism by send and recv", scalars, trained(75, 75, sent=75 * 100_000), ""),
         ("DDP", [replace(one, largest=131_584) for one in scalars], trained(75, 75, sent=10**8), ""),
     ]  # fmt: skip
@@ -373,6 +376,7 @@ def test_a_run_without_any_training_says_so() -> None:
     empty = [alone(rank, optimizer_steps=0) for rank in range(2)]
     assert summary(*empty) == none
     assert summary(empty[0], replace(empty[1], optimizer_steps=1)) == ""
+    assert summary(empty[0], replace(empty[1], joined=True)) == "", "it was destroyed at the end"
     assert summary(*(signs(rank, optimizer_steps=0) for rank in range(2))) == ""  # DeepSpeed steps by itself
     assert summary(*(replace(one, age_s=None) for one in empty)) == ""  # no torch: nothing is known
     assert summary(replace(empty[0], world=1)) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,66 @@ def test_nothing_is_proposed_that_would_not_help(code: Path, message: str) -> No
 def test_a_sentence_of_the_script_is_no_path(code: Path) -> None:
     cause = Cause.of(not_found("no csv files in data2", run_of(code)), job=None, node="alpha", rank="0", run="r")
     assert cause.explanation == "what it looks for (no csv files in data2) does not exist on alpha"
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "words"),
+    [
+        ("assert os.path.exists(path)", "AssertionError", "what it looks for (os.path.exists(path))"),
+        ("assert osp.isdir(args.data), 'bad'", "AssertionError: bad", "what it looks for (osp.isdir(args.data))"),
+        ("assert (root / 'train').is_dir()", "AssertionError", "what it looks for ((root / 'train').is_dir())"),
+        ("check(path)", "AssertionError: ./set/val not found", "./set/val"),
+        ("check(path)", "ValueError: /srv/set is not a directory", "/srv/set"),
+        ("load()", "FileNotFoundError: set/train.bin not found.", "set/train.bin"),
+        (
+            "load()",
+            "RuntimeError: Dataset not found. You can use download=True to download it",
+            "what it looks for (Data",
+        ),
+        ("load()", "RuntimeError: Found 0 images in subfolders of: set", "what it looks for (Found 0 images in"),
+    ],
+)
+def test_a_check_of_the_script_that_fails_is_data_that_is_not_there(
+    code: Path, source: str, error: str, words: str
+) -> None:
+    """By its lines, and by what its agent has reported; without its lines, too."""
+    own, looked = (*TRACEBACK[:2], f"    {source}", error), OwnFiles(plan=run_of(code), is_folder=is_folder)
+
+    def explained(failed: FailedRank) -> str:
+        found = classify(failed)
+        assert found is not None
+        found = looked.looked_up(found)
+        assert (found.id, found.owner) == ("storage.not_found", "configuration")
+        cause = Cause.of(found, job=None, node="alpha", rank="0", run="r")
+        assert "--data FOLDER" in cause.fix[0]
+        return cause.explanation
+
+    reported = FailedRank(own=own, exit_code=1, reported=error, reported_id="storage.not_found")
+    assert explained(FailedRank(own=own, exit_code=1)).startswith(words)
+    assert explained(reported).startswith(words)
+    assert "?" not in explained(replace(reported, own=()))
+
+
+def test_a_check_that_names_what_is_here_proposes_the_line(code: Path) -> None:
+    own = (*TRACEBACK[:2], "    assert root.is_dir(), f'{root} not found'", "AssertionError: ../mydata/x not found")
+    found = classify(FailedRank(own=own, exit_code=1))
+    assert found is not None
+    assert OwnFiles(plan=run_of(code), is_folder=is_folder).looked_up(found).id == "data.not_brought"
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "cause"),
+    [
+        ("assert x.shape == y.shape", "AssertionError", "code.assertion"),
+        ("assert n > 0", "AssertionError: no sample", "code.assertion"),
+        ("take(batch)", "ValueError: field data not found in batch", "code.exception"),
+        ("frame[key]", "KeyError: 'data not found in axis'", "code.exception"),
+    ],
+)
+def test_other_checks_stay_what_they_are(source: str, error: str, cause: str) -> None:
+    found = classify(FailedRank(own=(*TRACEBACK[:2], f"    {source}", error), exit_code=1))
+    assert found is not None
+    assert found.id == cause
 
 
 def test_data_that_was_given_is_not_proposed_again(code: Path) -> None:

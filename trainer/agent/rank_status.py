@@ -76,16 +76,21 @@ class _Counter:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.parameter: int | None = None
+        """Elements of the largest parameter that the first step changed; None: there was no step."""
 
     def count(self, optimizer: ModuleType) -> None:
         """Register the hook; in the thread that imports torch, as another one could do so during a step."""
         import torch
 
-        def stepped(*_: object) -> None:
+        def stepped(optimizer: torch.optim.Optimizer, *_: object) -> None:
             if not torch.compiler.is_compiling():
-                self.steps += 1
+                stepped_before_2_3(optimizer)
 
-        def stepped_before_2_3(*_: object) -> None:
+        def stepped_before_2_3(optimizer: torch.optim.Optimizer, *_: object) -> None:
+            if not self.steps:
+                every = (one for group in optimizer.param_groups for one in group["params"])
+                self.parameter = max((one.numel() for one in every), default=0)
             self.steps += 1
 
         if not hasattr(getattr(torch, "compiler", None), "is_compiling"):
@@ -138,6 +143,7 @@ class RankStatus(threading.Thread):
         self._main = threading.main_thread().ident
         self._place: tuple[int, int] | None = None
         """Rank and number of ranks, once they are known."""
+        self._joined = False
         self._largest: int | None = None
         self._looks, self._looked_at = list(LOOKS_AT), 0
         self._process = os.getpid()
@@ -167,6 +173,7 @@ class RankStatus(threading.Thread):
         """The record of this moment. `time.monotonic` is the same clock in all processes of a machine."""
         torch = sys.modules.get(DISTRIBUTED)
         groups, in_group = _groups(torch) if torch else ({}, False)
+        self._joined |= in_group
         rank, world = self._rank(torch if in_group else None)
         self._look(in_group)
         return {
@@ -179,9 +186,11 @@ class RankStatus(threading.Thread):
             "optimizer_steps": self._counter.steps,
             "groups": groups,
             "in_group": in_group,
+            "joined": self._joined,
             "store_port": os.environ.get("MASTER_PORT", ""),
             "gpu": bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False)),
             "libraries": [name for name in LIBRARIES if name in sys.modules],
+            "parameter": self._counter.parameter,
             "largest": self._largest,
             "looked_at": self._looked_at,
             **_position(sys._current_frames().get(self._main or 0)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.launching.missing_modules import of_the_next_image
 from orchestrator.cli.launching.named_packages import is_named, named_packages, names_of, own_requirements
 from orchestrator.cli.report import invocation, report_errors, say
-from orchestrator.plan.image import image_words
+from orchestrator.plan.image import image_step
 from orchestrator.plan.packages import REQUIREMENTS
 from orchestrator.specs.errors import PreflightError, UsageError
 from orchestrator.specs.finding import Finding, Severity
@@ -36,6 +37,8 @@ class FirstSteps:
     """Profiles of the images to build."""
     copied_to: tuple[str, ...] = ()
     """Nodes that get an image from the machine that builds it."""
+    copies: frozenset[str] = frozenset()
+    """Profiles whose image a machine has already: it is only copied."""
     adds: bool = False
     """Whether the images are there already, without packages that are added."""
     requirements: Path | None = None
@@ -49,10 +52,29 @@ class FirstSteps:
         if self.inventory:
             yield f"this computer as the only node, in {self.inventory.name}"
         if self.profiles:
-            image = image_words(self.profiles, self.requirements.name if self.requirements else "")
-            copies = f", and copy it to {', '.join(self.copied_to)}" if self.copied_to else ""
-            adds = f"add the packages of your {REQUIREMENTS} to the image, about 1 min" if self.adds else ""
-            yield (adds or f"build {image}") + copies
+            if self.adds and not self.copies >= {*self.profiles}:
+                to = f", and copy it to {', '.join(self.copied_to)}" if self.copied_to else ""
+                yield f"add the packages of your {REQUIREMENTS} to the image, about 1 min{to}"
+            else:
+                packages = self.requirements.name if self.requirements else ""
+                yield image_step(self.profiles, packages, self.copied_to, copies=self.copies)
+
+    def with_copies(self, inventory: Inventory) -> FirstSteps:
+        """Return the steps with the images that this computer or a node has already."""
+        if not self.copied_to:
+            return self
+        from orchestrator.cli.build import built_profiles, plain_options
+        from orchestrator.fleet.connect import connected
+        from orchestrator.fleet.images.build import needed_images
+        from orchestrator.nodes.local import LocalNode
+
+        containers = [spec for spec in self.nodes if spec.engine == "docker"]
+        with closing(LocalNode()) as controller, connected(containers) as nodes:
+            images = needed_images(plain_options(inventory, self._files()), containers, nodes)
+            return replace(self, copies=frozenset(built_profiles(images, controller)))
+
+    def _files(self) -> dict[str, str]:
+        return {"requirements": str(self.requirements.absolute())} if self.requirements else {}
 
     def commands(self) -> Iterator[str]:
         """Yield each step as a command to paste, and the launch."""
@@ -87,10 +109,9 @@ class FirstSteps:
         if self.profiles:
             from orchestrator.cli.build import build_images, plain_options
 
-            files = {"requirements": str(self.requirements.absolute())} if self.requirements else {}
             containers = [spec for spec in self.nodes if spec.engine == "docker"]
             named = self.requirements.name if self.requirements else ""
-            placed = build_images(plain_options(inventory, files), containers, named, quiet=quiet, yes=True)
+            placed = build_images(plain_options(inventory, self._files()), containers, named, quiet=quiet, yes=True)
             if report_errors(result.error for result in placed or ()):
                 raise PreflightError("nothing was started", hint="orch build")
 

@@ -31,7 +31,7 @@ def launch(order: LaunchOrder) -> int:
     try:
         return _launch(order)
     except NotReadyError as error:
-        steps = replace(error.steps, inventory=order.to_write)
+        steps = replace(error.steps, inventory=order.to_write).with_copies(order.inventory)
     if not steps.are_agreed(yes=order.mode.confirmed):
         say("nothing was started")
         return EXIT_INTERRUPTED

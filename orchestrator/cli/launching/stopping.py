@@ -23,7 +23,7 @@ from orchestrator.render.printable import printable
 from orchestrator.render.runs import half_launched_line
 from orchestrator.specs.errors import PartialError
 from orchestrator.specs.labels import NODE_NAME
-from orchestrator.specs.run import Run
+from orchestrator.specs.run import Run, State
 from orchestrator.state.condition import BESIDE_THE_RECORD
 from orchestrator.state.verdict import Verdict, verdict
 from orchestrator.store.run_record import RunRecord, spoken_by_nodes
@@ -45,6 +45,8 @@ class StoppedRun:
     """Nodes where it may still run, each with the reason."""
     cluster: str = ""
     """Where it is a job."""
+    ended: str = ""
+    """State in which it had ended before; empty: it was active."""
     is_recorded: bool = True
     """Whether the record could be written; otherwise its newest lines are not known."""
 
@@ -130,7 +132,8 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
     chosen, found = at_hand.run, at_hand.found
     record = RunRecord(chosen.run_id)
     containers = running_containers(chosen, {node.name: node for node in at_hand.nodes})
-    say(f"stopping run {chosen.run_id} on {', '.join(dict.fromkeys(one.node for one in chosen.containers))}")
+    if not (ended := _ended(chosen, record)):
+        say(f"stopping run {chosen.run_id} on {', '.join(dict.fromkeys(one.node for one in chosen.containers))}")
     try:
         done = stop_run(
             [node for node in at_hand.nodes if node.name not in found.unreachable],
@@ -148,15 +151,38 @@ def stop_everywhere(at_hand: AtHand, *, timeout_s: int) -> StoppedRun:
             f"! the record of run {chosen.run_id} on this computer cannot be written ({done.not_recorded}): it does not"
             f" say that the run was stopped; its nodes do\n  → free space: {record.folder}"
         )
-    ended = (outcome.item.node.name for outcome in done.outcomes if not outcome.error)
+    done_on = (outcome.item.node.name for outcome in done.outcomes if not outcome.error)
     return StoppedRun(
         run_id=chosen.run_id,
-        nodes=tuple(name for name in dict.fromkeys(ended) if name not in done.left),
+        nodes=tuple(name for name in dict.fromkeys(done_on) if name not in done.left),
         checkpoint_step=done.checkpoint_step,
         left=done.left,
         cluster=next((cluster_of(one.node) for one in containers), ""),
+        ended=ended,
         is_recorded=not done.not_recorded,
     )
+
+
+def recorded_end(run_id: str) -> StoppedRun | None:
+    """Return the end of a run that no node shows, as it is on record; None: there is none."""
+    record = RunRecord(run_id)
+    end, checkpoint = record.outcome(), record.last_checkpoint()
+    if end is None or record.journal.is_lost:
+        return None
+    return StoppedRun(run_id=run_id, nodes=(), checkpoint_step=checkpoint[0] if checkpoint else None, ended=end[0])
+
+
+def _ended(run: Run, record: RunRecord) -> str:
+    """The state in which the run has ended, which is recorded if it was not; empty: it has not.
+
+    Containers that failed are no end without the record's: the run may be about to restart.
+    """
+    if run.active_nodes:
+        return ""
+    if run.state is State.SUCCEEDED:
+        record.note_end(run.attempt, State.SUCCEEDED, "")
+    end = record.outcome()
+    return end[0] if end and not record.journal.is_lost else ""
 
 
 def tell_missing(found: FoundRuns) -> None:

@@ -89,6 +89,15 @@ class NeededImage:
         present = fan_out(self.nodes, lambda node: _present(node, self.recipe), timeout_s=60.0)
         return [outcome.item.name for outcome in present if outcome.result is None]
 
+    def is_built(self, controller: Node) -> bool:
+        """Return whether the controller or one of the nodes has it, so that it is only copied."""
+        if len(self.lacking()) < len(self.nodes):
+            return True
+        try:
+            return _present(controller, self.recipe) is not None
+        except OrchError:
+            return False  # no engine here
+
 
 def needed_images(options: BuildOptions, specs: Sequence[NodeSpec], nodes: Sequence[Node]) -> list[NeededImage]:
     """Return the images for these nodes: one for each profile, CUDA and architecture."""

@@ -68,6 +68,7 @@ def build_request(
         project=inventory.project,
         nodes=chosen_nodes(inventory, options, earlier),
         command=program.words,
+        attempt_options=options.attempt_words(),
         master_port=options.master_port or inventory.master_port,
         exact_port=options.master_port is not None,
         master=options.master,

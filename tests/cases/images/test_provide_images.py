@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from orchestrator.fleet.images.build import BuildOptions, provide_images
+from orchestrator.fleet.images.build import BuildOptions, needed_images, provide_images
 from orchestrator.fleet.images.build_context import Site, site_of
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.interface import Progress
@@ -76,6 +76,21 @@ def test_built_once_and_brought_to_every_node() -> None:
     assert {result.builder for result in placed} == {"controller"}
     assert len(controller.requests) == 2  # the image, then its labels
     assert not [call for call in alpha.calls if call[0] == "build"]
+
+
+def test_an_image_that_a_machine_has_needs_no_build() -> None:
+    """On this computer, or on one of the nodes; a computer without an engine has none."""
+    fleet = Fleet(engine("alpha"), engine("beta"))
+    options = BuildOptions(project="maize", profile="cpu")
+    specs = [NodeSpec(name=node.name, address="10.0.0.1") for node in fleet.nodes]
+    (needed,) = needed_images(options, specs, fleet.nodes)
+    assert not needed.is_built(fleet.controller)
+    fleet.provide(profile="cpu")
+    bare = FakeNode("controller", engine=engine("controller"))
+    assert needed.is_built(bare)
+    (one,) = needed_images(options, specs[:1], [FakeNode("gamma", engine=engine("gamma"), answers=NO_GPU)])
+    assert one.is_built(fleet.controller)
+    assert not one.is_built(bare)
 
 
 def test_an_image_without_a_torchvision_that_fits_is_reported_and_labelled() -> None:
