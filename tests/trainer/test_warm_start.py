@@ -18,6 +18,7 @@ from threading import Thread
 
 import pytest
 
+from benchmarks.warm_start import kill_agents, kill_within_a_run, loopback_nodes
 from tests.trainer.test_agent import PACKAGES, free_port
 from trainer.agent import at_start, processes
 from trainer.agent.ranks import adopt_orphans
@@ -294,3 +295,19 @@ def test_a_killed_warm_process_is_started_again_and_one_without_torch_is_not(tmp
     warm.prepare()
     assert warm.pid == 0
     assert ["no torch here" in note for note in notes] == [True]
+
+
+def test_whatever_is_killed_the_run_continues_and_no_process_is_left() -> None:
+    assert kill_within_a_run(1) == {"warm process": 0, "torchrun": 0, "rank": 0}
+    assert kill_agents(1) == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--no-warm-start",)])
+def test_an_agent_has_a_warm_process_unless_it_is_not_wanted(options: tuple[str, ...]) -> None:
+    with loopback_nodes(1, *options) as run:
+        run.find("STEP 1 0 2$")
+        found = [command for command in run.commands() if "warm_process.py" in command]
+        (torchrun,) = [command for command in run.commands() if "trainer.agent.torchrun" in command]
+        assert run.end() == [0]
+    assert len(found) == (0 if options else 1)
+    assert torchrun.endswith("script.py\0")
