@@ -253,6 +253,29 @@ def test_where_a_fork_would_differ_python_starts(
 
 
 @pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("os.environ['OMP_NUM_THREADS'] = '1'", "OMP_NUM_THREADS"),
+        ('os.environ.setdefault("TORCH_LOGS", "")', "TORCH_LOGS"),
+        ("os.environ.update({\n    'A': '1',\n    'MKL_DYNAMIC': '1',\n})", "MKL_DYNAMIC"),
+        ("os.environ.update(KMP_AFFINITY='compact')", "KMP_AFFINITY"),
+        ("os.environ |= {'PYTORCH_CUDA_ALLOC_CONF': ''}", "PYTORCH_CUDA_ALLOC_CONF"),
+        ("os.putenv('LD_PRELOAD', '')", "LD_PRELOAD"),
+        ("print(os.environ.get('OMP_NUM_THREADS'), os.getenv('LD_PRELOAD'))", ""),
+        ("os.environ['WANDB_MODE'] = 'offline'  # and OMP_NUM_THREADS", ""),
+    ],
+)
+def test_a_script_that_sets_what_torch_reads_early_starts_by_itself(
+    text: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(f"import os\n{text}\nimport torch\n")
+    imported = Imported(modules=frozenset(sys.modules), environ={}, added={}, printed=b"")
+    found = why_not((sys.executable, "-u", "script.py"), {}, imported)
+    assert found == (f"script.py sets {variable}, which is read while torch is loaded" if variable else "")
+
+
+@pytest.mark.parametrize(
     ("argv", "environ", "reason"),
     [
         (("-u", "script.py"), {"RANK": "1", "ORCH_GENERATION": "2", "TORCHELASTIC_RUN_ID": "x"}, ""),

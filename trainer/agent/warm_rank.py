@@ -26,10 +26,10 @@ _PER_RANK = re.compile(
 )
 """Variables that differ between ranks or generations, none of which is read while torch is loaded."""
 _SETS_EARLY = re.compile(
-    rb"(?:environ\b[^\n]{0,80}|putenv\([^\n]{0,8})"
+    rb"(?:environ\s*\[|(?:environ\.setdefault|putenv)\(|environ\.update\([^)]{0,400}?|environ\s*\|=[^}]{0,400}?)\s*[\"'{]*"
     rb"\b((?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|ATEN|DNNL|ONEDNN|MALLOC|LD|TORCH|PYTORCH)_\w+)"
 )
-"""A line of a script about a variable that is read while torch is loaded: set before the import, it has an effect."""
+"""Words of a script that set a variable which is read while torch is loaded: before the import it has an effect."""
 _LONGEST_SCRIPT = 4 * 1024 * 1024
 
 
@@ -99,7 +99,7 @@ def why_not(argv: Sequence[str], environ: Mapping[str, str], imported: Imported)
         return f"{file} has the name of a module that torch imports"
     source = program.source()
     if source and (found := _SETS_EARLY.search(source.read_bytes()[:_LONGEST_SCRIPT])):
-        return f"{source.name} has {found[1].decode()}, which is read while torch is loaded"
+        return f"{source.name} sets {found[1].decode()}, which is read while torch is loaded"
     return ""
 
 
