@@ -10,8 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -39,10 +39,12 @@ facts = {
     "signals": [str(signal.getsignal(number)) for number in (2, 13, 15, 17)],
     "files": sorted(os.readlink(f"/proc/self/fd/{n}") for n in "012"), "open": len(os.listdir("/proc/self/fd")),
     "hooks": str(sys.excepthook), "out": [sys.stdout.encoding, sys.stdout.line_buffering, sys.stdout.write_through],
+    "seekable": [sys.stdout.seekable(), sys.stderr.seekable(), sys.stdin.seekable()],
     "err": [sys.stderr.errors, sys.stderr.line_buffering], "trainer": "trainer" in sys.modules,
 }
 import torch
 facts["threads"] = torch.get_num_threads()
+sys.stdout.reconfigure(errors="replace", line_buffering=True)
 print("facts", json.dumps(facts))
 """
 SEEDS = """
@@ -114,9 +116,9 @@ class Launcher:
     def run(self, *program: str, ranks: int = 1, warm: bool = True) -> Ended:
         """Run torchrun to its end."""
         here, there = socket.socketpair()
-        outputs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115  # closed below
+        ends = [os.pipe(), os.pipe()]
         words = ["--nproc-per-node", str(ranks), "--master-port", str(free_port()), "--max-restarts", "0", *program]
-        files = [outputs[0].fileno(), outputs[1].fileno(), there.fileno()]
+        files = [ends[0][1], ends[1][1], there.fileno()]
         environ = {**self.environ, "ORCH_GENERATION": "1", "MASTER_PORT": "1"}
         line = [sys.executable, "-P", "-m", "trainer.agent.torchrun", str(there.fileno()), "-1", *words]
         process: processes.ChildProcess | subprocess.Popen[bytes] | None
@@ -125,17 +127,20 @@ class Launcher:
             assert process, self.notes
         else:
             process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=outputs[0], stderr=outputs[1], env=environ, pass_fds=files[2:]
+                line, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], env=environ, pass_fds=files[2:]
             )
         there.close()
+        for _, writer in ends:
+            os.close(writer)
         Thread(target=lambda: (here.recv(9), here.close())).start()
-        code = process.wait(200)
-        texts = []
-        for file in outputs:
-            with file:
-                file.seek(0)
-                texts.append(file.read().decode())
-        return Ended(code, *texts)
+        with ThreadPoolExecutor(2) as readers:
+            out, err = readers.map(_text, [reader for reader, _ in ends])
+        return Ended(process.wait(200), out, err)
+
+
+def _text(reader: int) -> str:
+    with os.fdopen(reader) as file:
+        return file.read()
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +181,7 @@ def test_a_program_finds_what_a_start_of_python_gives_it(
         for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"):
             facts["environ"].pop(name, None)
         facts["process"] = [one for one in facts["process"] if not one.startswith(("TORCHELASTIC_", "MASTER_PORT"))]
-        facts["files"] = [one for one in facts["files"] if "(deleted)" not in one]
+        facts["files"] = [one for one in facts["files"] if not one.startswith("pipe:")]
     assert forked == started
 
 

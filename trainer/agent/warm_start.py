@@ -5,10 +5,7 @@ See `warm_process`. Where it cannot be used, the ranks start without it, and the
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -55,8 +52,8 @@ class WarmStart:
                 self._process = subprocess.Popen(
                     [sys.executable, "-u", str(Path(warm_process.__file__)), str(there.fileno())],
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,  # not read: Python's streams are made for pipes then, as those of a rank
+                    stderr=subprocess.PIPE,
                     env=dict(self._environ),
                     start_new_session=True,
                     pass_fds=[there.fileno()],
@@ -122,7 +119,6 @@ class WarmStart:
             self._control.close()
             self._control = None
         if self._process:
-            with contextlib.suppress(OSError):
-                os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            with self._process as process:
+                process.kill()
             self._process = None
