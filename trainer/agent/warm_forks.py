@@ -9,11 +9,12 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from trainer.agent.shown_command import show
 from trainer.agent.waiting_ranks import WaitingRanks
@@ -35,10 +36,22 @@ class Torchrun:
     """Descriptor of the socket for torch's store; -1: there is none."""
     ranks: WaitingRanks
 
-    def run(self) -> None:
+    def run(self) -> NoReturn:
+        """Run torchrun, and end without the end of Python: to free the objects of torch, whose memory is shared, takes
+        a second on a busy machine, which a restart would wait for."""
         from trainer.agent import torchrun
 
-        torchrun.run(self.agent, self.listening, self.argv, self.ranks)
+        code = 0
+        try:
+            torchrun.run(self.agent, self.listening, self.argv, self.ranks)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def serve(descriptor: int, modules: frozenset[str]) -> Torchrun | RankProgram:
