@@ -64,23 +64,25 @@ def serve(descriptor: int, modules: frozenset[str]) -> Torchrun | RankProgram:
     refused, printed = _import_torch()
     added = {name: value for name, value in os.environ.items() if own_environ.get(name) != value}
     imported = Imported(modules=modules, environ=own_environ, added=added, printed=printed)
-    try:
-        send(control, {"refused": refused})
-        while True:
-            request, files = receive(control)
-            try:
-                pid = _fork_for(agent)
-                if not pid:
-                    control.close()
-                    return _torchrun(request, files, imported)
-                answer = {"pid": pid, "refused": ""}
-            except OSError as error:  # no process is left
-                answer = {"pid": 0, "refused": str(error)}
-            for one in files:
-                os.close(one)
+    answer: dict[str, Any] = {"refused": refused}
+    while True:
+        try:
             send(control, answer)
-    except (OSError, EOFError):
-        os._exit(0)
+            request, files = receive(control)
+        except (OSError, EOFError):  # the agent has ended
+            os._exit(0)
+        try:
+            pid = _fork_for(agent)
+        except OSError as error:  # no process is left
+            answer = {"pid": 0, "refused": str(error)}
+        else:
+            if not pid:
+                break
+            answer = {"pid": pid, "refused": ""}
+        for one in files:
+            os.close(one)
+    control.close()
+    return _torchrun(request, files, imported)
 
 
 def _import_torch() -> tuple[str, bytes]:
