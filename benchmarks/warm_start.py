@@ -43,6 +43,8 @@ while not os.path.exists("enough"):
     time.sleep(0.02)
 dist.destroy_process_group()
 """
+KILLED = {"warm process": "warm_process.py", "torchrun": "agent.torchrun", "rank": "-u\0script.py"}
+"""Processes below the agent, with a part of their command lines."""
 PATIENCE_S = 120.0
 ROOT = Path(__file__).parents[1]
 
@@ -147,10 +149,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0, metavar="N")
     given = parser.parse_args()
     if given.kills:
-        left = {**kill_within_a_run(given.kills), "agent": kill_agents(given.kills)}
-        for name, number in left.items():
-            print(f"{name}: killed {given.kills} times, {number} processes left")
-        return int(any(left.values()))
+        left = 0
+        for name in (*KILLED, "agent"):
+            number = kill_within_a_run(name, given.kills) if name in KILLED else kill_agents(given.kills)
+            print(f"{name}: killed {given.kills} times, {number} processes left", flush=True)
+            left += number
+        return int(left > 0)
     found: dict[str, list[dict[str, float]]] = {"warm": [], "without": []}
     for _ in range(given.rounds):
         for name, options in (("warm", ()), ("without", ("--no-warm-start",))):
@@ -188,25 +192,22 @@ def measure(nodes: int, *options: str) -> dict[str, float]:
     }
 
 
-def kill_within_a_run(times: int) -> dict[str, int]:
-    """Kill the warm process, torchrun and a rank so often in one run, each followed by a restart; return the number of
+def kill_within_a_run(name: str, times: int) -> int:
+    """Kill the warm process, torchrun or the rank so often in one run, each followed by a restart; return the number of
     processes that were left by then and after the end of the run."""
-    left = {}
-    for name, word in (("warm process", "warm_process.py"), ("torchrun", "agent.torchrun"), ("rank", "-u\0script.py")):
-        with loopback_nodes(1) as run:
-            run.find("STEP 1 0 2$")
-            before = run.commands()
-            for number in range(1, times + 1):
-                run.find(f"STEP {number} 0 2$")
-                run.below(0, word).kill()
-                if name == "warm process":
-                    run.below(0, "agent.torchrun").kill()
-            run.find(f"STEP {times + 1} 0 2$")
-            more = len(run.commands()) - len(before)
-            if any(run.end()):
-                raise RuntimeError("\n".join(line for _, line in run.lines[-30:]))
-            left[name] = more + len(run.processes())
-    return left
+    with loopback_nodes(1) as run:
+        run.find("STEP 1 0 2$")
+        before = run.commands()
+        for number in range(1, times + 1):
+            run.find(f"STEP {number} 0 2$")
+            run.below(0, KILLED[name]).kill()
+            if name == "warm process":  # the ranks continue without it
+                run.below(0, KILLED["torchrun"]).kill()
+        run.find(f"STEP {times + 1} 0 2$")
+        more = len(run.commands()) - len(before)
+        if any(run.end()):
+            raise RuntimeError("\n".join(line for _, line in run.lines[-30:]))
+        return more + len(run.processes())
 
 
 def kill_agents(times: int) -> int:
