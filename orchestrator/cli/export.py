@@ -101,8 +101,8 @@ class ClusterOptions:
 @GROUP.command(epilog=EXAMPLES, context_settings=WORDS_LAST)
 @expand(
     only=(
-        "environment", "secrets", "max_restarts", "hang_timeout_s", "independent", "count", "cpus", "memory", "gpus",
-        "reference", "namespace", "claim", "name", "attempt", "inventory", "to", "as_json",
+        "environment", "secrets", "max_restarts", "hang_timeout_s", "independent", "no_warm_start", "count", "cpus",
+        "memory", "gpus", "reference", "namespace", "claim", "name", "attempt", "inventory", "to", "as_json",
     )
 )  # fmt: skip
 def jobset(

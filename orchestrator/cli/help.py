@@ -17,7 +17,7 @@ OPTION_GROUPS = {
     "Code and data": "--workdir --data --shard --fetch-once --offline --mount",
     "Image and environment": "--profile --image --env --secret",
     "Restarts and checkpoints": "--resume --checkpoint --max-restarts --hang-timeout --sync-outputs --no-sync-outputs"
-    " --checkpoint-copies --independent",
+    " --checkpoint-copies --independent --no-warm-start",
     "Start": "--name --dry-run --forecast --detach --no-supervise --yes",
 }
 """Options of commands that start runs, by what they are about."""

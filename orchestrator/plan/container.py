@@ -139,6 +139,7 @@ def _command(request: LaunchRequest, identity: RunIdentity, place: Placement) ->
         "--absence", str(request.absence_s),
         *(("--hang", str(request.hang_timeout_s)) if request.hang_timeout_s else ()),
         *(("--independent",) if request.independent else ()),
+        *(("--no-warm-start",) if request.no_warm_start else ()),
         *(("--sync-outputs", request.sync_outputs) if request.sync_outputs != "results" else ()),
         *(("--script-ranks", str(place.nproc_per_node)) if is_script else ()),
         "--", *started,

@@ -249,6 +249,12 @@ class RunSettings:
         False, "--independent", help="Each rank trains its own model, as intended: do not report it."
     )
     """Whether ranks that exchange no gradients are intended."""
+    no_warm_start: bool = _option(
+        False,
+        "--no-warm-start",
+        help="Start each rank as a Python of its own, instead of forking it from a process that has imported torch.",
+    )
+    """Whether every rank imports torch itself, to find out if the fork is the reason of a fault."""
     sync_outputs: str = _option(
         "results",
         "--sync-outputs",

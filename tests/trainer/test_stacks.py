@@ -11,7 +11,7 @@ import pytest
 
 from contract.event_values import RankPosition
 from contract.rank_signs import RankSigns
-from trainer.agent import heartbeat, rank_status, stacks
+from trainer.agent import heartbeat, rank_status, stacks, warm_process
 from trainer.agent.ranks import frozen, with_stacks
 from trainer.agent.stacks import Stack, main_thread
 
@@ -26,6 +26,11 @@ Current thread 0x00007f2 (most recent call first):
 
 def test_the_main_thread_is_read_innermost_first() -> None:
     assert list(main_thread(DUMP)) == ["/a/user data.py:42 in load", "/a/train.py:7 in <module>"]
+
+
+def test_the_frame_that_a_forked_rank_runs_in_is_left_out() -> None:
+    forked = DUMP + f'  File "{warm_process.__file__}", line 9 in <module>\n'
+    assert list(main_thread(forked)) == list(main_thread(DUMP))
 
 
 def test_of_two_answers_the_newer_counts() -> None:

@@ -32,7 +32,7 @@ from trainer.agent.options import AgentOptions
 from trainer.agent.own_data import check_data
 from trainer.agent.place import PlaceFiles
 from trainer.agent.rank_exit import RankExit
-from trainer.agent.ranks import Ranks, adopt_orphans
+from trainer.agent.ranks import Ranks, adopt_orphans, warm_start
 from trainer.agent.result_folder import ResultFolder
 from trainer.agent.run_marks import why_not_to_begin
 from trainer.agent.sampler import Readings, ResourceSampler
@@ -57,6 +57,9 @@ class NodeAgent:
         self._log = LogWriter(sys.stdout.buffer)
         self._link: CoordinatorLink | None = None
         self._ranks: Ranks | None = None
+        self._warm = warm_start(options, lambda text: self._log.note("warm start", text))
+        self._port: int | None = None
+        """Port of the ranks that are to start, once the warm process is ready; None: none are."""
         self._copy: FileCopy | None = None
         self._generation = 0
         self._reported = 0.0
@@ -88,6 +91,8 @@ class NodeAgent:
             self._emit(Finished(outcome="stopped", reason=why))
             return EXIT_CODES["stopped"]
         adopt_orphans()
+        if self._warm:
+            self._warm.prepare()
         for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
         kind = CoordinatorClient if self._options.node_rank else CoordinatorServer
@@ -101,6 +106,7 @@ class NodeAgent:
             while self._over is None and not self._may_leave():
                 for order in link.orders(LOOK_S):
                     self._obey(order, link)
+                self._start(link)
                 self._look(link)
                 self._look_at_copy(link)
             return self._leave()
@@ -108,6 +114,8 @@ class NodeAgent:
             self._end_copy()
             if self._ranks:
                 self._ranks.kill()
+            if self._warm:
+                self._warm.end()
             sampler.stop()
             link.close()
             self._exit_record.release()
@@ -141,16 +149,20 @@ class NodeAgent:
         if isinstance(order, StartRanks) and not self._ranks and not self._asked:
             self._generation = order.generation
             self._emit(GenerationStarted())
-            self._start(link, order.port)
+            self._port = order.port
+            self._start(link)
         elif isinstance(order, RestartRanks):
             if (
                 self._asked
             ):  # this node stops, too: of several that were asked to, one leaves first, and others may save
                 return
             self._end_copy()
+            self._port = None
             if self._ranks:
                 self._ranks.kill()
                 self._ranks = None
+            if self._warm:
+                self._warm.prepare()
             left, pause_s = order.restarts_left, order.pause_s
             self._emit(Restarting(**asdict(order.cause), restarts_left=left, pause_s=pause_s))
             link.ready(self._generation, self._results())
@@ -164,10 +176,13 @@ class NodeAgent:
         elif isinstance(order, Notice) and not self._options.node_rank:
             self._emit(order.event)
 
-    def _start(self, link: CoordinatorLink, port: int) -> None:
-        self._reported = 0.0
+    def _start(self, link: CoordinatorLink) -> None:
+        """Start the ranks that are to start, unless the warm process is still importing torch."""
+        if self._port is None or self._asked or self._over or (self._warm and not self._warm.is_settled()):
+            return
+        port, self._port, self._reported = self._port, None, 0.0
         try:
-            self._ranks = Ranks(self._options, self._generation, self._write, port, link.store)
+            self._ranks = Ranks(self._options, self._generation, self._write, port, link.store, self._warm)
             if not (self._options.place and self._options.node_rank):  # nodes of a cluster share their data
                 check_data(self._options.check_data_mib_s, self._emit)
         except (OSError, RuntimeError) as error:  # out of memory, threads or descriptors: tell the other nodes

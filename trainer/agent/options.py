@@ -44,6 +44,8 @@ class AgentOptions:
     """Files that are copied between the nodes before a start; see `file_lists`."""
     compares_outputs: bool = False
     """Whether the ranks run a script of the user's, which may write files on rank 0's node alone."""
+    warm_start: bool = True
+    """Whether torchrun and the ranks are forked from a process that has imported torch; see `warm_process`."""
     script_ranks: int = 0
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0
@@ -115,6 +117,9 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--end-with-parent", action="store_true", help="the end of the process that started it is one, too"
     )
     parser.add_argument("--independent", action="store_true", help="each rank trains its own model, as intended")
+    parser.add_argument(
+        "--no-warm-start", dest="warm_start", action="store_false", help="each rank is a start of Python of its own"
+    )
     parser.add_argument("--stamp-lines", action="store_true", help="write the time in UTC before each line")
     parser.add_argument(
         "--sync-outputs", choices=(OFF, RESULTS, ALL), default=RESULTS,

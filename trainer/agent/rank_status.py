@@ -32,7 +32,7 @@ interpreter for 1 ms at the first time, and up to 40 ms."""
 FIRST_STEP = 5
 _NAME = "rank-status"
 _C10D = "distributed_c10d.py"
-_NOT_THE_USERS = (f"{Path(os.__file__).parent}/", "/site-packages/", "/dist-packages/", __file__)
+_NOT_THE_USERS = (f"{Path(os.__file__).parent}/", "/site-packages/", "/dist-packages/", f"{Path(__file__).parent}/")
 _WIDTH = 1024
 _MOST_GROUPS = 64
 _LONGEST = 160
@@ -54,7 +54,7 @@ def install(environ: Mapping[str, str]) -> None:
         sys.meta_path.insert(0, _AfterTorch(Path(environ[FOLDER])))
 
 
-def begin(environ: Mapping[str, str], activity: Activity) -> None:
+def begin(environ: Mapping[str, str], activity: Activity | None = None) -> None:
     """Write the status with this activity, if an agent reads it; started now where `install` was not called."""
     if not environ.get(FOLDER):
         return

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +38,7 @@ from trainer.agent.redraws import Redraws, StreamPiece
 from trainer.agent.rendezvous_port import port_environment, with_port
 from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
+from trainer.agent.warm_start import WarmStart
 from trainer.config import RankInfo
 from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
@@ -77,10 +78,12 @@ class Ranks:
         write: Callable[[IO[bytes], bytes], None],
         port: int = 0,
         store: socket.socket | None = None,
+        warm: WarmStart | None = None,
     ) -> None:
         """`write` receives each line of output. `port`: where the ranks meet; 0: as the command says. `store`: socket
-        on which torch's store is to listen, and which is closed here; None: torchrun makes its own."""
-        self._options = options
+        on which torch's store is to listen, and which is closed here; None: torchrun makes its own. `warm`: where
+        torchrun and the ranks come from; None: each is a start of Python."""
+        self._options, self._warm = options, warm
         self._lines = 0
         self._frozen = ""
         self._saving: list[processes.Process] = []
@@ -100,12 +103,12 @@ class Ranks:
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
         """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
-        self._process = self._torchrun(generation, port, store)
+        self._process, outputs = self._torchrun(generation, port, store)
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], int | None]] = [
             (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
         ]
-        streams += [(self._process.stdout, outs[OUT], None), (self._process.stderr, outs[ERR], None)]
+        streams += [(stream, outs[name], None) for name, stream in zip((OUT, ERR), outputs, strict=True)]
         self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
         each = zip(streams, self._tails, strict=True)
         self._pumps = [threading.Thread(target=self._pump, args=(*stream, tail), daemon=True) for stream, tail in each]
@@ -117,24 +120,47 @@ class Ranks:
             self.kill()
             raise
 
-    def _torchrun(self, generation: int, port: int, store: socket.socket | None) -> subprocess.Popen[bytes]:
-        """Start torchrun, which ends when `_done_socket` does."""
+    def _torchrun(
+        self, generation: int, port: int, store: socket.socket | None
+    ) -> tuple[subprocess.Popen[bytes] | processes.ChildProcess, list[IO[bytes]]]:
+        """Start torchrun, which ends when `_done_socket` does. Return it and the readers of its stdout and stderr."""
+        environ = _environment(self._options, generation, self._scratch.path, port)
         self._done_socket, done_end = socket.socketpair()
         self._done_socket.setblocking(False)
         passed = [done_end, *([store] if store else [])]
         descriptors = [one.fileno() for one in passed]
-        process = subprocess.Popen(
-            torchrun_line(with_port(self._options.command, port), generation, self._scratch.path, descriptors),
+        line = torchrun_line(with_port(self._options.command, port), generation, self._scratch.path, descriptors)
+        ends = [os.pipe(), os.pipe()]
+        readers: list[IO[bytes]] = [os.fdopen(reader, "rb") for reader, _ in ends]
+        try:
+            return self._started(line, environ, [writer for _, writer in ends], descriptors), readers
+        except BaseException:
+            for reader in readers:
+                reader.close()
+            raise
+        finally:
+            for _, writer in ends:
+                os.close(writer)
+            for one in passed:
+                one.close()
+
+    def _started(
+        self, line: Sequence[str], environ: Mapping[str, str], outputs: Sequence[int], passed: Sequence[int]
+    ) -> subprocess.Popen[bytes] | processes.ChildProcess:
+        """Start torchrun, from the warm process if possible. `outputs`: descriptors for its stdout and stderr."""
+        if self._warm:
+            argv, ranks = line[len(_start_of_torchrun(passed)) :], ranks_of(self._options.command)
+            if forked := self._warm.torchrun(line, argv, environ, ranks, [*outputs, *passed]):
+                return forked
+        return subprocess.Popen(
+            line,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(self._options, generation, self._scratch.path, port),
+            stdout=outputs[0],
+            stderr=outputs[1],
+            env=environ,
             start_new_session=True,
-            pass_fds=descriptors,
+            pass_fds=passed,
         )
-        for one in passed:
-            one.close()
-        return process
 
     def rank_exit(self) -> RankExit | None:
         """Return how the ranks ended; None while they run. To be called until it returns an exit."""
@@ -219,7 +245,7 @@ class Ranks:
         TimeoutError: a process does not die; it hangs in a driver or on a disk.
         """
         deadline = time.monotonic() + KILL_S
-        while children := processes.descendants(os.getpid()):
+        while children := self._children():
             for child in children:
                 child.kill()
             processes.left_after(children, 1.0)
@@ -232,6 +258,11 @@ class Ranks:
         deadline = time.monotonic() + LISTEN_S
         for pump in self._pumps:
             pump.join(max(0.0, deadline - time.monotonic()))
+
+    def _children(self) -> list[processes.Process]:
+        """All processes below this one, without the warm process, which the next ranks come from."""
+        spared = self._warm.pid if self._warm else 0
+        return [child for child in processes.descendants(os.getpid()) if child.pid != spared]
 
     def progress(self, *, last: bool = False) -> OutputProgress | None:
         """The progress that the ranks have printed, where there is news. `last`: they have ended."""
@@ -264,15 +295,27 @@ class Ranks:
                 write(piece)
 
 
-def _environment(options: AgentOptions, generation: int, scratch: Path, port: int) -> dict[str, str]:
-    """Environment of torchrun or a script: the folder of the rank status, a Python start that writes it and answers
-    requests for stacks, and for the user's own scripts the newest checkpoint."""
+def warm_start(options: AgentOptions, note: Callable[[str], None]) -> WarmStart | None:
+    """The warm process for these ranks; None: they are to start without. `note` writes a line to the log."""
+    if not options.warm_start or options.script_ranks or options.command[0] != "torchrun":
+        return None
+    environ = _common_environment(options)
+    environ.pop("LOCAL_RANK", None)  # it is no rank
+    if ranks_of(options.command) > 1:
+        environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun does so for its ranks
+    return WarmStart(environ, note)
+
+
+def _common_environment(options: AgentOptions) -> dict[str, str]:
+    """Variables of all generations, with a start of Python that answers requests for stacks and writes the status."""
     paths = (str(Path(at_start.__file__).parent), os.environ.get("PYTHONPATH", ""))
-    ours = {
-        "ORCH_GENERATION": str(generation),
-        rank_status.FOLDER: str(scratch),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
+    return {**os.environ, **options.environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _environment(options: AgentOptions, generation: int, scratch: Path, port: int) -> dict[str, str]:
+    """Environment of torchrun or a script: the folder of the rank status, and for the user's own scripts the newest
+    checkpoint."""
+    ours = {"ORCH_GENERATION": str(generation), rank_status.FOLDER: str(scratch)}
     if environment.RESUME in os.environ:
         ours[environment.RESUME] = _checkpoint_to_resume(options)
     if options.script_ranks:
@@ -282,7 +325,7 @@ def _environment(options: AgentOptions, generation: int, scratch: Path, port: in
         ours["PATH"] = os.pathsep.join((str(programs), os.environ.get("PATH", os.defpath)))
         rdzv_id = options.environment.get(_RDZV_ID) or os.environ.get(_RDZV_ID, options.run)
         ours[_RDZV_ID] = f"{rdzv_id}.{generation}"
-    given = {**os.environ, **options.environment}
+    given = _common_environment(options)
     return {**given, **ours, **port_environment(given, port)}
 
 
@@ -310,12 +353,15 @@ def torchrun_line(argv: Sequence[str], generation: int, streams: Path, descripto
     script's stays as it is. `descriptors`: of the socket to the agent, and of the store's if there is one."""
     words = list(argv)
     if words[0] == "torchrun":
-        ours = (*OUR_MODULE, "trainer.agent.torchrun", *map(str, [*descriptors, -1][:2]))
-        words = [sys.executable, *ours, *through_pipes(streams), *words[1:]]
+        words = [*_start_of_torchrun(descriptors), *through_pipes(streams), *words[1:]]
     if "--rdzv-id" in words:
         place = words.index("--rdzv-id") + 1
         words[place] = f"{words[place]}.{generation}"
     return words
+
+
+def _start_of_torchrun(descriptors: Sequence[int]) -> list[str]:
+    return [sys.executable, *OUR_MODULE, "trainer.agent.torchrun", *map(str, [*descriptors, -1][:2])]
 
 
 def with_stacks(signs: Sequence[RankSigns], stacks: Sequence[Stack], first_rank: int) -> tuple[RankPosition, ...]:

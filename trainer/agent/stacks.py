@@ -25,6 +25,8 @@ MOST_FRAMES = 8
 LONGEST = 200
 """Characters of a frame."""
 _SUFFIX = ".stack"
+_OUTERMOST = str(Path(__file__).with_name("warm_process.py"))
+"""File whose frames are below those of a forked rank."""
 _THREAD = re.compile(r"^(?:Thread|(?P<current>Current thread)) 0x", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 
@@ -88,6 +90,8 @@ def main_thread(text: str) -> Iterator[str]:
     blocks = [text[one.end() : other] for one, other in zip(begins, ends, strict=False)]
     current = [block for begin, block in zip(begins, blocks, strict=True) if begin["current"]]
     for found in _FRAME.finditer((current or blocks or [""])[-1]):
+        if found["file"] == _OUTERMOST:
+            return
         yield f"{found['file']}:{found['line']} in {found['function']}"[-LONGEST:]
 
 

@@ -15,13 +15,19 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported by a star
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.run import main, parse_args
 
+from trainer.agent.waiting_ranks import WaitingRanks
 
-def run(descriptor: int, listening: int, argv: Sequence[str]) -> None:
+
+def run(descriptor: int, listening: int, argv: Sequence[str], ranks: WaitingRanks | None = None) -> None:
+    """Run torchrun. `ranks`: where its ranks come from; None: each is a start of Python."""
+    if ranks:
+        _start_from(ranks)
     with socket.socket(fileno=descriptor) as agent:
         agent.set_inheritable(False)  # otherwise a process that a rank leaves behind holds it open
         _held = _store(listening, argv)
@@ -32,6 +38,25 @@ def run(descriptor: int, listening: int, argv: Sequence[str]) -> None:
             signal.signal(number, signal.SIG_DFL)  # torchrun's own handlers would raise
         agent.sendall(b"done")
         agent.recv(1)
+
+
+def rank_handler() -> Any:
+    """The class by which this torch starts a rank. ImportError: it has none."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    return SubprocessHandler
+
+
+def _start_from(ranks: WaitingRanks) -> None:
+    """Have torchrun start its ranks from these, each otherwise by itself: torch has no option."""
+    handler = rank_handler()
+    start_python = handler._popen
+
+    def start(rank: Any, args: tuple[str, ...], env: dict[str, str]) -> object:
+        outputs = [file.fileno() if file else number for file, number in ((rank._stdout, 1), (rank._stderr, 2))]
+        return ranks.start(rank.local_rank_id, args, env, outputs) or start_python(rank, args, env)
+
+    handler._popen = start
 
 
 def _store(listening: int, argv: Sequence[str]) -> TCPStore | None:
