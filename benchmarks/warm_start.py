@@ -46,6 +46,8 @@ dist.destroy_process_group()
 KILLED = {"warm process": "warm_process.py", "torchrun": "agent.torchrun", "rank": "-u\0script.py"}
 """Processes below the agent, with a part of their command lines."""
 PATIENCE_S = 120.0
+BATCH = 4
+"""Restarts in one run: before each further one the pause is longer."""
 ROOT = Path(__file__).parents[1]
 
 
@@ -151,7 +153,8 @@ def main() -> int:
     if given.kills:
         left = 0
         for name in (*KILLED, "agent"):
-            number = kill_within_a_run(name, given.kills) if name in KILLED else kill_agents(given.kills)
+            batches = [min(BATCH, given.kills - done) for done in range(0, given.kills, BATCH)]
+            number = sum(kill_within_a_run(name, times) if name in KILLED else kill_agents(times) for times in batches)
             print(f"{name}: killed {given.kills} times, {number} processes left", flush=True)
             left += number
         return int(left > 0)
