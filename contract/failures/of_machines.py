@@ -169,12 +169,13 @@ STORAGE = (
         r"FileNotFoundError: (?P<path>.{1,300})",
         r"\[Errno 2\] No such file or directory: '(?P<path>[^']{1,300})'",
         r"Parent directory (?P<path>\S{1,300}) does not exist",
-        r"(?:Error|Exception): (?P<path>[\w.~-]{0,100}/[\w./-]{1,300}) (?:is |was )?" + _NOT_THERE,
-        r"(?:Error|Exception): (?P<path>.{0,200}\b(?:[Dd]ata|[Dd]ataset|[Dd]irectory|[Ff]older|[Ff]ile)(?: \S{1,300})?"
-        rf" (?:is |was )?{_NOT_THERE}.{{0,200}})",
+        r"(?:Error|Exception): (?P<path>(?:[.~]{0,2}/[\w./-]{1,300}|[\w./-]{1,300}/[\w-]{1,100}\.\w{1,10}))"
+        rf" (?:is |was )?{_NOT_THERE}",
+        r"(?<!Key)(?<!Attribute)(?:Error|Exception): (?P<path>.{0,200}\b(?:[Dd]ataset|[Dd]irectory|[Ff]older|[Ff]ile)"
+        rf"(?: \S{{1,300}})? (?:is |was )?{_NOT_THERE}.{{0,200}})",
         r"(?:Error|Exception|SystemExit): (?P<path>(?:[Ff]ound )?(?:0|[Nn]o) (?:\w{1,20} )?"
         r"(?:images?|files?|videos?|shards?) (?:\w{1,20} )?(?:in|under|at)\b.{1,200})",
-        r"^assert (?P<path>(?:\S{0,100}\bpath|osp)\.(?:exists|isfile|isdir)\(.{1,200}?\))(?:$|,)",
-        r"^assert (?P<path>[^,]{1,200}\.(?:exists|is_file|is_dir)\(\))(?:$|,)",
+        r"^assert (?P<path>(?:\S{0,100}\bpath|osp)\.(?:exists|isfile|isdir)\((?:(?!\bnot\b).){1,200}?\))(?:$|,)",
+        r"^assert (?P<path>(?:(?!\bnot\b)[^,]){1,200}\.(?:exists|is_file|is_dir)\(\))(?:$|,)",
     ),
 )

@@ -190,7 +190,7 @@ def build_images(
         images = needed_images(options, specs, reached)
         lacking = {one.recipe.profile: one.lacking() for one in images}
         absent = [profile for profile, nodes in lacking.items() if nodes or options.no_cache]
-        copies = () if options.no_cache or options.each_node else built_profiles(images, controller)
+        copies = () if options.no_cache or options.each_node or options.on else built_profiles(images, controller)
         names = [spec.name for spec in specs]
         step = image_step(absent, packages, names, copies=copies, each=options.each_node) if absent else ""
         if absent and not agreed(f"{step[0].upper()}{step[1:]}?", yes=yes, default=True, ends=True):

@@ -49,7 +49,8 @@ def restart(
             return EXIT_INTERRUPTED
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
-    say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
+    was = f"had ended before: {stopped.ended}" if stopped.ended else "stopped"
+    say(f"✓ run {stopped.run_id} {was}, {stopped.kept}")
     try:
         return launch(replace(ready.order, ending=False).confirmed())
     except OrchError:

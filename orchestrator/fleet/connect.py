@@ -15,7 +15,7 @@ from orchestrator.specs.errors import OrchError
 from orchestrator.specs.labels import LABEL_RUN
 from orchestrator.specs.replaced import replaced
 from orchestrator.store.run_names import matching
-from orchestrator.store.run_record import RunRecord, records_meant
+from orchestrator.store.run_record import RunRecord, known_records, records_meant
 
 if TYPE_CHECKING:  # a command that reads a record alone needs neither the models of the inventory nor an engine
     from orchestrator.nodes.carrier import Carried, CarriedAttempt
@@ -87,7 +87,7 @@ def connected_for(specs: Sequence[Holder], run: str | None) -> Iterator[tuple[No
 def holding(nodes: Sequence[Node], run: str) -> list[Node]:
     """Those with a container of a run with this id, this name, or an id that begins so."""
     shown = [[held.labels[LABEL_RUN] for held in node.engine.containers({LABEL_RUN: ""})] for node in nodes]
-    meant = matching(run, (one for ids in shown for one in ids))
+    meant = matching(run, (*(one for ids in shown for one in ids), *(one.run_id for one in known_records())))
     return [node for node, ids in zip(nodes, shown, strict=True) if any(one in meant for one in ids)]
 
 

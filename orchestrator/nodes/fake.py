@@ -44,7 +44,7 @@ class FakeEngine:
     failures: dict[str, OrchError] = field(default_factory=dict)
     """Exceptions to raise, by method name."""
     description: EngineFacts = field(
-        default_factory=lambda: EngineFacts(kind="docker", version="20.10.24", id="fake", architecture="x86_64")
+        default_factory=lambda: EngineFacts(kind="docker", version="28.2.2", id="fake", architecture="x86_64")
     )
     held: dict[str, ImageFacts] = field(default_factory=dict)
     """Images by id."""

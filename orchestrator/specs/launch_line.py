@@ -24,7 +24,8 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
     name = _OWN_NAME.fullmatch(plan.run_id)
     offline = OFFLINE.items() <= plan.environment.items()
     left_out = {*LANGUAGE, *(OFFLINE if offline else ())}
-    is_implied = "--fetch-once" in plan.attempt_options
+    of_attempt = _attempt_options(plan)
+    is_implied = "--fetch-once" in of_attempt
     variables = {name: value for name, value in plan.environment.items() if name not in left_out}
     shown = {name: REDACTED if is_sensitive(name, value) else value for name, value in variables.items()}
     return (
@@ -36,7 +37,7 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
         *given,
         *(("--shard",) if any(one.parts for one in plan.data) else ()),
         *(("--offline",) if offline and not is_implied else ()),
-        *_attempt_options(plan),
+        *of_attempt,
         *replace(plan, environment=shown).words(),
         "--",
         *plan.command,
@@ -44,10 +45,14 @@ def launch_words(plan: Plan) -> tuple[str, ...]:
 
 
 def _attempt_options(plan: Plan) -> tuple[str, ...]:
-    """The options of this attempt alone; without --master where that node is not among its nodes."""
-    options = plan.attempt_options
-    has_left = options[:1] == ("--master",) and plan.master not in {part.node for part in plan.nodes}
-    return options[2:] if has_left else options
+    """The options of this attempt alone, as far as a launch on its nodes, or on its cluster, takes them."""
+    nodes, words = {part.node for part in plan.nodes}, plan.attempt_options
+    taken = (
+        (flag, value)
+        for flag, value in zip(words[::2], words[1::2], strict=True)
+        if flag == "--master-port" or not (plan.cluster or (flag == "--master" and value not in nodes))
+    )
+    return tuple(word for pair in taken for word in pair)
 
 
 _OWN_NAME = re.compile(r"(?![0-9]{4}-[0-9]{4}-)(.+)-[0-9a-f]{4}")

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Launcher:
     def ready(self) -> bool:
         self.warm.prepare()
         while not self.warm.is_settled():
-            os.sched_yield()
+            time.sleep(processes.POLL_S)
         return self.warm.pid != 0
 
     def run(self, *program: str, ranks: int = 1, warm: bool = True) -> Ended:
@@ -266,6 +267,11 @@ def test_where_a_fork_would_differ_python_starts(
         ("os.environ.update(KMP_AFFINITY='compact')", "KMP_AFFINITY"),
         ("os.environ |= {'PYTORCH_CUDA_ALLOC_CONF': ''}", "PYTORCH_CUDA_ALLOC_CONF"),
         ("os.putenv('LD_PRELOAD', '')", "LD_PRELOAD"),
+        ("os.environ['TORCHINDUCTOR_CACHE_DIR'] = 'here'", "TORCHINDUCTOR_CACHE_DIR"),
+        ("os.environ.update(A=str(1), OMP_NUM_THREADS='1')", "OMP_NUM_THREADS"),
+        ("env = os.environ\nenv['OMP_NUM_THREADS'] = '1'", "OMP_NUM_THREADS"),
+        ("print(os.environ['OMP_NUM_THREADS'])", ""),
+        ("def (", ""),
         ("print(os.environ.get('OMP_NUM_THREADS'), os.getenv('LD_PRELOAD'))", ""),
         ("os.environ['WANDB_MODE'] = 'offline'  # and OMP_NUM_THREADS", ""),
     ],
@@ -319,10 +325,27 @@ def test_a_killed_warm_process_is_started_again_and_one_without_torch_is_not(tmp
     warm.prepare()
     assert warm.pid not in (0, first)
     while not warm.is_settled():
-        os.sched_yield()
+        time.sleep(processes.POLL_S)
     warm.prepare()
     assert warm.pid == 0
     assert ["no torch here" in note for note in notes] == [True]
+
+
+def test_what_was_forked_for_a_request_without_an_answer_is_killed(launcher: Launcher) -> None:
+    """Otherwise its ranks would meet those of the torchrun that starts in its place."""
+    forks = "import os, socket, sys, time; socket.socket(fileno=int(sys.argv[1])).recv(1); os.fork() or time.sleep(600)"
+    notes: list[str] = []
+    warm = WarmStart(launcher.environ, notes.append)
+    here, there = socket.socketpair()
+    warm._control, warm._process = here, subprocess.Popen(
+        [sys.executable, "-c", forks, str(there.fileno())],
+        pass_fds=[there.fileno()], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    there.close()
+    before = {one.pid for one in processes.descendants(os.getpid())}
+    assert warm.torchrun(["torchrun"], [], {}, 1, []) is None
+    assert {one.pid for one in processes.descendants(os.getpid())} < before
+    assert notes == ["torchrun starts without the warm process: it was killed"]
 
 
 def test_whatever_is_killed_the_run_continues_and_no_process_is_left() -> None:

@@ -12,7 +12,7 @@ from orchestrator.fleet.planning.request import build_request
 from orchestrator.plan.launch import plan_launch
 from orchestrator.specs.inventory import Inventory
 from orchestrator.specs.launch_line import launch_words
-from orchestrator.specs.launch_options import LaunchOptions
+from orchestrator.specs.launch_options import OFFLINE, LaunchOptions
 from orchestrator.specs.plan_json import from_json, to_json
 from tests import lan
 from tests.json_output import json_data
@@ -94,7 +94,10 @@ def test_a_launch_that_is_proposed_has_the_options_of_its_attempt() -> None:
     assert from_json(to_json(plan), where="plan.json") == plan
     assert list(launch_words(plan)) == ["orch", "launch", "--nodes", "beta,alpha,gamma", *typed, "--", "gpt2"]
     left = tuple(part for part in plan.nodes if part.node != "beta")
-    assert launch_words(replace(plan, nodes=left))[2:5] == ("--nodes", "alpha,gamma", "--master-port")
+    kept = launch_words(replace(plan, nodes=left, master="alpha"))
+    assert kept[2:5] == ("--nodes", "alpha,gamma", "--master-port")
+    on_cluster = launch_words(replace(plan, cluster="uni", environment=OFFLINE))
+    assert list(on_cluster[2:-2]) == ["--on", "uni", "--nodes", "3", "--offline", "--master-port", "12400"]
 
 
 def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:

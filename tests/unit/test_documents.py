@@ -301,18 +301,18 @@ def test_the_line_that_kills_a_rank_kills_that_of_its_run_alone(page: str) -> No
     """Where nodes are processes, a machine has ranks of other runs."""
     text = (ROOT / "docs/tutorials" / page).read_text()
     (script,) = re.findall(r"^orch exec \S+ --rank 1 -- sh -c '(.*)'$", text, re.M)
-    sleep = ["sleep", "60"]
+    sleep, own, other = ["sleep", "60"], f"first-{os.getpid()}", f"other-{os.getpid()}"
     ranks = {
         (run, rank): subprocess.Popen(sleep, env={**os.environ, "ORCH_RUN_ID": run, "RANK": rank})
-        for run in ("first-1a2b", "first-3c4d")
+        for run in (other, own)
         for rank in ("0", "1")
     }
     try:
-        in_run = {**os.environ, "ORCH_RUN_ID": "first-3c4d"}
+        in_run = {**os.environ, "ORCH_RUN_ID": own}
         done = subprocess.run(["sh", "-c", script], env=in_run, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-        assert ranks["first-3c4d", "1"].wait(timeout=10) == -9
-        assert [place for place, rank in ranks.items() if rank.poll() is not None] == [("first-3c4d", "1")]
+        assert ranks[own, "1"].wait(timeout=10) == -9
+        assert [place for place, rank in ranks.items() if rank.poll() is not None] == [(own, "1")]
     finally:
         for rank in ranks.values():
             rank.kill()

@@ -131,10 +131,25 @@ def test_a_check_that_names_what_is_here_proposes_the_line(code: Path) -> None:
         ("assert n > 0", "AssertionError: no sample", "code.assertion"),
         ("take(batch)", "ValueError: field data not found in batch", "code.exception"),
         ("frame[key]", "KeyError: 'data not found in axis'", "code.exception"),
+        ("frame[key]", "ValueError: The column data does not exist", "code.exception"),
+        ("build()", "ValueError: timm/resnet51 was not found", "code.exception"),
+        ("assert not out.exists(), 'refusing to overwrite'", "AssertionError: refusing to overwrite", "code.assertion"),
+        ("assert args.resume or not out.exists()", "AssertionError", "code.assertion"),
+        ("assert os.path.exists(a) and not os.path.exists(b)", "AssertionError", "code.assertion"),
     ],
 )
 def test_other_checks_stay_what_they_are(source: str, error: str, cause: str) -> None:
     found = classify(FailedRank(own=(*TRACEBACK[:2], f"    {source}", error), exit_code=1))
+    assert found is not None
+    assert found.id == cause
+
+
+@pytest.mark.parametrize(("exit_code", "cause"), [(-9, "memory.killed"), (-11, "crash.segfault")])
+@pytest.mark.parametrize(
+    "line", ["Error: config file not found, using defaults", "ConfigError: cache file not found; a new one is made"]
+)
+def test_a_file_that_the_program_went_on_without_is_no_cause_of_its_end(exit_code: int, cause: str, line: str) -> None:
+    found = classify(FailedRank(own=(line, "step 1"), exit_code=exit_code))
     assert found is not None
     assert found.id == cause
 

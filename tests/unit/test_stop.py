@@ -122,6 +122,13 @@ def test_clean_of_one_run_alone() -> None:
     assert here.containers == {"alpha": ["orch-run"]}
 
 
+def test_clean_of_a_run_that_is_only_on_record_leaves_one_with_a_longer_name() -> None:
+    here = lan.lan("alpha")
+    RunRecord("first-1a2b").save_plan(lan.plan(("alpha",)))
+    running(here, "first2-3c4d")
+    assert clean(list(here.nodes.values()), run_id="first")[0].value().removed == ()
+
+
 def test_a_node_that_cannot_be_cleaned_is_an_outcome() -> None:
     here = lan.lan(*THREE)
     running(here)

@@ -183,6 +183,8 @@ class CoordinatorServer:
 
     def _open_port(self) -> int:
         """Reserve the port of the next generation and listen on it for torch's store; 0: as the command says."""
+        if self.store:  # no torchrun has taken it
+            self.store.close()
         port = self._port.reserve()
         self.store = self._proxy.open(self._port.held, self._note) if self._proxy and self._port.held else None
         return port

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.02
+KILL_S = 15.0
+"""Time for killed processes to end; one that a driver blocks ends only with its container."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -115,6 +117,18 @@ def left_after(processes: Sequence[Process], timeout_s: float = 0.0) -> list[Pro
     while (left := [process for process in processes if process.is_there()]) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return left
+
+
+def kill_all(found: Callable[[], Sequence[Process]]) -> None:
+    """Kill what `found` finds until it finds none. TimeoutError: a process does not die; it hangs in a driver or on a
+    disk."""
+    deadline = time.monotonic() + KILL_S
+    while some := found():
+        for process in some:
+            process.kill()
+        left_after(some, 1.0)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {', '.join(str(process.pid) for process in some)} do not die")
 
 
 def exists(pid: int) -> bool:

@@ -89,8 +89,9 @@ class _Counter:
 
         def stepped_before_2_3(optimizer: torch.optim.Optimizer, *_: object) -> None:
             if not self.steps:
-                every = (one for group in optimizer.param_groups for one in group["params"])
-                self.parameter = max((one.numel() for one in every), default=0)
+                with contextlib.suppress(Exception):  # an uninitialized parameter has no size
+                    every = (one for group in optimizer.param_groups for one in group["params"])
+                    self.parameter = max((one.numel() for one in every), default=None)
             self.steps += 1
 
         if not hasattr(getattr(torch, "compiler", None), "is_compiling"):

@@ -54,8 +54,6 @@ LISTEN_S = 5.0
 LOOK_S = 5.0
 """Time between two looks at the ranks; shorter where limits are."""
 STATES = {"T": " (it is stopped)", "D": " (the kernel holds it: a disk, a network share or a driver)"}
-KILL_S = 15.0
-"""Time for killed processes to end; one that a driver blocks ends only with its container."""
 _PR_SET_CHILD_SUBREAPER = 36
 _RDZV_ID = "PET_RDZV_ID"
 """torchrun reads an option that it does not get, such as --rdzv-id, from such a variable."""
@@ -244,13 +242,7 @@ class Ranks:
 
         TimeoutError: a process does not die; it hangs in a driver or on a disk.
         """
-        deadline = time.monotonic() + KILL_S
-        while children := self._children():
-            for child in children:
-                child.kill()
-            processes.left_after(children, 1.0)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"processes {', '.join(str(child.pid) for child in children)} do not die")
+        processes.kill_all(self._children)
         self._process.wait()
         self._done_socket.close()
         self._pipes.close()

@@ -53,8 +53,12 @@ def _start_from(ranks: WaitingRanks) -> None:
     start_python = handler._popen
 
     def start(rank: Any, args: tuple[str, ...], env: dict[str, str]) -> object:
-        outputs = [file.fileno() if file else number for file, number in ((rank._stdout, 1), (rank._stderr, 2))]
-        return ranks.start(rank.local_rank_id, args, env, outputs) or start_python(rank, args, env)
+        try:
+            outputs = [file.fileno() if file else number for file, number in ((rank._stdout, 1), (rank._stderr, 2))]
+            forked = ranks.start(rank.local_rank_id, args, env, outputs)
+        except AttributeError:  # another torch has other names
+            forked = None
+        return forked or start_python(rank, args, env)
 
     handler._popen = start
 

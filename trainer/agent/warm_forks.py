@@ -46,6 +46,8 @@ class Torchrun:
             torchrun.run(self.agent, self.listening, self.argv, self.ranks)
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
             code = 1
@@ -123,7 +125,13 @@ def _imported() -> str:
 def _fork_for(agent: int) -> int:
     """Fork a process whose parent is the agent. Return its id, 0 in it. OSError: there is no room for one."""
     reader, writer = os.pipe()
-    if not (between := os.fork()):
+    try:
+        between = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
+    if not between:
         own = os.getpid()
         try:
             forked = os.fork()

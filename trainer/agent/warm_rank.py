@@ -5,6 +5,7 @@ The differences from a rank that Python starts are in docs/own-scripts.md; where
 
 from __future__ import annotations
 
+import ast
 import builtins
 import os
 import re
@@ -25,11 +26,11 @@ _PER_RANK = re.compile(
     r"|(?:TORCH_)?NCCL_ASYNC_ERROR_HANDLING|(?:TORCHELASTIC|ORCH|PET)_\w+"
 )
 """Variables that differ between ranks or generations, none of which is read while torch is loaded."""
-_SETS_EARLY = re.compile(
-    rb"(?:environ\s*\[|(?:environ\.setdefault|putenv)\(|environ\.update\([^)]{0,400}?|environ\s*\|=[^}]{0,400}?)\s*[\"'{]*"
-    rb"\b((?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|ATEN|DNNL|ONEDNN|MALLOC|LD|TORCH|PYTORCH)_\w+)"
+_EARLY = re.compile(
+    r"(?:OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|ATEN|DNNL|ONEDNN|KINETO|NUMPY|NPY|MALLOC|LD|TORCH[A-Z]*|PYTORCH)_\w+"
 )
-"""Words of a script that set a variable which is read while torch is loaded: before the import it has an effect."""
+"""Variables that are read while torch is loaded: one that a script sets before the import has an effect."""
+_SETTERS = ("putenv", "setdefault", "update")
 _LONGEST_SCRIPT = 4 * 1024 * 1024
 
 
@@ -62,7 +63,7 @@ class RankProgram:
     @property
     def path(self) -> str:
         """Path of the script, as `__file__` has it."""
-        return str(Path.cwd() / self.argv[2])
+        return os.path.join(Path.cwd(), self.argv[2])  # noqa: PTH118  # a Path would drop the dot of ./train.py
 
     @property
     def folder(self) -> str:
@@ -98,8 +99,31 @@ def why_not(argv: Sequence[str], environ: Mapping[str, str], imported: Imported)
     if file := _hidden(Path(program.folder), imported):
         return f"{file} has the name of a module that torch imports"
     source = program.source()
-    if source and (found := _SETS_EARLY.search(source.read_bytes()[:_LONGEST_SCRIPT])):
-        return f"{source.name} sets {found[1].decode()}, which is read while torch is loaded"
+    if source and (name := _sets_early(source.read_bytes()[:_LONGEST_SCRIPT])):
+        return f"{source.name} sets {name}, which is read while torch is loaded"
+    return ""
+
+
+def _sets_early(script: bytes) -> str:
+    """Name of a variable that this script sets and that is read while torch is loaded; empty: there is none."""
+    try:
+        nodes = list(ast.walk(ast.parse(script)))
+    except (SyntaxError, ValueError, RecursionError):  # Python reports it, at the same place
+        return ""
+    for node in nodes:
+        part: ast.AST | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            part = node.slice
+        elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.BitOr):
+            part = node.value
+        elif (
+            isinstance(node, ast.Call) and (getattr(node.func, "attr", "") or getattr(node.func, "id", "")) in _SETTERS
+        ):
+            part = node
+        for one in ast.walk(part) if part else ():
+            name = one.arg if isinstance(one, ast.keyword) else getattr(one, "value", None)
+            if isinstance(name, str) and _EARLY.fullmatch(name):
+                return name
     return ""
 
 
@@ -154,7 +178,9 @@ def _draw_seeds() -> None:
 
 def _new_main(program: RankProgram) -> None:
     main = types.ModuleType("__main__")
-    values = {"__builtins__": builtins, "__annotations__": {}}
+    values: dict[str, object] = {"__builtins__": builtins}
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        values["__annotations__"] = {}
     if not program.module:
         values |= {"__file__": program.path, "__cached__": None}
         values["__loader__"] = SourceFileLoader("__main__", program.path)

@@ -5,6 +5,8 @@ See `warm_process`. Where it cannot be used, the ranks start without it, and the
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import socket
 import subprocess
@@ -13,14 +15,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trainer.agent import warm_process
-from trainer.agent.processes import ChildProcess
+from trainer.agent import processes, warm_process
 from trainer.agent.warm_messages import receive, send
 
 IMPORT_S = 120.0
 """Time for the import of torch; without a warm process torchrun would need it, and then the ranks."""
 ANSWER_S = 10.0
 """Time for an answer to a request."""
+
+
+KILLED_S = 5.0
+"""Time for it to end when it is killed."""
 
 
 class WarmStart:
@@ -85,11 +90,12 @@ class WarmStart:
         environ: Mapping[str, str],
         ranks: int,
         files: Sequence[int],
-    ) -> ChildProcess | None:
+    ) -> processes.ChildProcess | None:
         """Start torchrun with these arguments. `shown`: the command that `ps` shows. `files`: descriptors of its
         stdout, stderr, the socket to the agent, and that for the store, if there is one. None: start it without."""
         if not self._control or not self.is_settled() or not self._control:
             return None
+        before = {one.pid for one in processes.descendants(os.getpid())}
         request = {"shown": list(shown), "argv": list(argv), "environ": dict(environ), "ranks": ranks}
         try:
             self._control.settimeout(ANSWER_S)
@@ -97,12 +103,14 @@ class WarmStart:
             answer = receive(self._control)[0]
             refused = str(answer["refused"])
         except (OSError, EOFError) as error:
-            refused = str(error) or "it was killed"
+            refused = f"no answer in {ANSWER_S:.0f} s" if isinstance(error, TimeoutError) else "it was killed"
             self._drop()
+            # What it has forked before it could answer would meet the ranks of the next torchrun.
+            processes.kill_all(lambda: [one for one in processes.descendants(os.getpid()) if one.pid not in before])
         if refused:
             self._note(f"torchrun starts without the warm process: {refused}")
             return None
-        return ChildProcess(int(answer["pid"]))
+        return processes.ChildProcess(int(answer["pid"]))
 
     def end(self) -> None:
         """End the process; torchrun and the ranks remain."""
@@ -119,6 +127,10 @@ class WarmStart:
             self._control.close()
             self._control = None
         if self._process:
-            with self._process as process:
-                process.kill()
+            self._process.kill()
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream:
+                    stream.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a disk or a driver holds it
+                self._process.wait(KILLED_S)
             self._process = None

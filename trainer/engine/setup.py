@@ -149,7 +149,7 @@ def _plan(run: TrainingRun, bench: Bench, trained: TrainState, step_s: float, st
     final = last_step(run.options, (start.step, start.cursor), run.per_step, run.workload.train_samples)
     return negotiate(
         run, _own(run, bench, step_s), lambda seconds: bench.sample_s(run.group.barrier, seconds),
-        trained.sync_state, final - start.step,
+        trained.sync_state, max(0, final - start.step),
     )  # fmt: skip
 
 

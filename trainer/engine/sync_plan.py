@@ -74,7 +74,8 @@ def negotiate(
     if before and not run.options.forecast:
         earlier = SyncPlan.remembered(before)
         fits = earlier.everyone == everyone and sum(earlier.shares) in (0, run.per_step)
-        if fits and wished in (AUTO, earlier.sync):  # with the same nodes nothing is measured again
+        was_measured = earlier.per_s > 0 or not must_measure(run)  # a short run was not
+        if fits and was_measured and wished in (AUTO, earlier.sync):  # with the same nodes nothing is measured again
             run.events.say(f"as before: --sync {earlier.sync}, shares {list(earlier.shares) or 'equal'}")
             return earlier
     if not must_measure(run):
@@ -148,7 +149,7 @@ def _run_s(run: TrainingRun, sample_s: Callable[[float], float], steps: int) -> 
     group = run.group
     parameters = sum(one.numel() for one in run.workload.model.parameters() if one.requires_grad)
     computed_s = max(group.all_gather_scalar(sample_s(SAMPLE_S))) * run.per_step / run.place.world_size
-    return steps * (computed_s + last_measurement.exchange_s(group, VALUES) / VALUES * parameters)
+    return steps * (computed_s + last_measurement.exchange_s(group, VALUES) * max(1.0, parameters / VALUES))
 
 
 def _measure(run: TrainingRun, own: Own) -> Measurement:

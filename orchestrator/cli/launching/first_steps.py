@@ -16,7 +16,7 @@ from orchestrator.cli.launching.named_packages import is_named, named_packages, 
 from orchestrator.cli.report import invocation, report_errors, say
 from orchestrator.plan.image import image_step
 from orchestrator.plan.packages import REQUIREMENTS
-from orchestrator.specs.errors import PreflightError, UsageError
+from orchestrator.specs.errors import OrchError, PreflightError, UsageError
 from orchestrator.specs.finding import Finding, Severity
 
 if TYPE_CHECKING:
@@ -69,9 +69,12 @@ class FirstSteps:
         from orchestrator.nodes.local import LocalNode
 
         containers = [spec for spec in self.nodes if spec.engine == "docker"]
-        with closing(LocalNode()) as controller, connected(containers) as nodes:
-            images = needed_images(plain_options(inventory, self._files()), containers, nodes)
-            return replace(self, copies=frozenset(built_profiles(images, controller)))
+        try:
+            with closing(LocalNode()) as controller, connected(containers) as nodes:
+                images = needed_images(plain_options(inventory, self._files()), containers, nodes)
+                return replace(self, copies=frozenset(built_profiles(images, controller)))
+        except OrchError:  # the build reports it, after the question
+            return self
 
     def _files(self) -> dict[str, str]:
         return {"requirements": str(self.requirements.absolute())} if self.requirements else {}

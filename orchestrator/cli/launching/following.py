@@ -70,10 +70,11 @@ def see_through(run: Attended, mode: OutputMode) -> int:
         say(f"\nrun {plan.run_id} continues{f' on {plan.cluster}' if plan.cluster else ''} without you")
         leave_to_supervisor(plan, mode)
         return EXIT_INTERRUPTED
-    if outcome.phase is not Phase.LOST:
+    is_lost = outcome.phase is Phase.LOST and not mode.forecast
+    if not is_lost:
         of_user.end(outcome)
     tell_hooks(of_user.results(wait=True))
-    if outcome.phase is Phase.LOST:
+    if is_lost:
         raise PartialError(
             f"no node of run {plan.run_id} answers; it may continue there",
             hint=f"when they do again: orch supervise {plan.run_id}",

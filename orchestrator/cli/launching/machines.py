@@ -11,6 +11,7 @@ from contract.result_files import within_limit
 from orchestrator.cli.consent import agreed, can_ask, require_consent
 from orchestrator.cli.launching.capacity import with_best_nodes
 from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
+from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError
 from orchestrator.cli.launching.following import Attended
 from orchestrator.cli.launching.grants import plan_to_continue
@@ -60,6 +61,7 @@ class MachineEngine:
         if mode.forecast:
             options.program.measuring()  # refuse a script, which cannot be measured
         if options.nodes == "auto":
+            must_run(order.prog, options)
             own_code(options)  # what is wrong with it is reported before the question, and before nodes are measured
             require_consent(yes=mode.confirmed or mode.dry_run, look_first="--dry-run")
             return replace(order, options=with_best_nodes(order.inventory, options, mode))

@@ -6,7 +6,7 @@ import getpass
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,8 @@ def _ended(run: Run, record: RunRecord) -> str:
     if run.active_nodes:
         return ""
     if run.state is State.SUCCEEDED:
-        record.note_end(run.attempt, State.SUCCEEDED, "")
+        with suppress(OSError):  # of a full disk: the end is not recorded, and all else is done
+            record.note_end(run.attempt, State.SUCCEEDED, "")
     end = record.outcome()
     return end[0] if end and not record.journal.is_lost else ""
 

@@ -94,7 +94,8 @@ class NeededImage:
         if len(self.lacking()) < len(self.nodes):
             return True
         try:
-            return _present(controller, self.recipe) is not None
+            fits = controller.engine.facts().architecture == self.architecture
+            return fits and _present(controller, self.recipe) is not None
         except OrchError:
             return False  # no engine here
 

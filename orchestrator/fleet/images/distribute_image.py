@@ -211,7 +211,7 @@ def _send(image: ImageFacts, archive: ImageArchive, node: Node, notify: Notify) 
             return moved
         reason = "it does not show the image afterwards"
     except EngineError as error:
-        if not held:
+        if not held and packing == "gz":
             raise
         reason = error.message
     notify(node.name, Progress(text=f"sending all layers: {reason}"))

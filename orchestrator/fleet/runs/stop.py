@@ -19,7 +19,7 @@ from orchestrator.specs.errors import OrchError, UnkeptError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ACTIVE, ContainerFacts, Run, State
 from orchestrator.store.run_names import matching
-from orchestrator.store.run_record import RunRecord
+from orchestrator.store.run_record import RunRecord, known_records
 from orchestrator.store.run_store import RunStore
 
 MARK_S = 10.0
@@ -188,8 +188,8 @@ def clean(nodes: Sequence[Node], *, run_id: str = "", project: str = "") -> tupl
 
     Containers of a run that was stopped from here while their node was unreachable are stopped and removed, too.
     """
-
-    meant = matching(run_id, [run.run_id for run in find_runs(nodes).runs]) if run_id else []
+    known = [run.run_id for run in find_runs(nodes).runs] if run_id else []
+    meant = matching(run_id, [*known, *(one.run_id for one in known_records())]) if run_id else []
 
     def clear(node: Node) -> Cleaned:
         shown = node.engine.containers({labels.LABEL_RUN: "", **({labels.LABEL_PROJECT: project} if project else {})})

@@ -110,6 +110,6 @@ def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def engine(node: str, *, architecture: str = "x86_64", whole_only: bool = False) -> LayerEngine:
     """An engine that already has the base image."""
     made = LayerEngine(node, programs=answer, whole_only=whole_only)
-    made.description = EngineFacts(kind="docker", version="20.10.24", id=node, architecture=architecture)
+    made.description = EngineFacts(kind="docker", version="28.2.2", id=node, architecture=architecture)
     made.held["sha256:base"] = ImageFacts(id="sha256:base", tags=("orch/base:bookworm",), layers=("base",))
     return made
