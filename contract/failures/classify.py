@@ -158,7 +158,7 @@ def _by_its_end(
 ) -> Classified | None:
     """Classify a rank that was not ended by an exception."""
     from_outside = failed.exit_code in _FROM_OUTSIDE
-    by_signal = from_outside or (failed.exit_code or 0) < 0  # it had gone on without what it did not find
+    by_signal = from_outside or (failed.exit_code or 0) < 0  # it had continued without what it did not find
     usable = [one for one in SIGNATURES if one is not _NOT_FOUND and not (from_outside and one.lost_peer)]
     code = next((one for one in SIGNATURES if failed.exit_code in one.exit_codes), None)
     ended = (f"exit code {failed.exit_code}", *(f"its last line: {line.strip()}" for line in own[-1:]))
