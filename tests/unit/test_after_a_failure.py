@@ -94,8 +94,8 @@ def test_a_launch_that_is_proposed_has_the_options_of_its_attempt() -> None:
     assert from_json(to_json(plan), where="plan.json") == plan
     assert list(launch_words(plan)) == ["orch", "launch", "--nodes", "beta,alpha,gamma", *typed, "--", "gpt2"]
     left = tuple(part for part in plan.nodes if part.node != "beta")
-    kept = launch_words(replace(plan, nodes=left, master="alpha"))
-    assert kept[2:5] == ("--nodes", "alpha,gamma", "--master-port")
+    words = launch_words(replace(plan, nodes=left, master="alpha"))
+    assert words[2:5] == ("--nodes", "alpha,gamma", "--master-port")
     on_cluster = launch_words(replace(plan, cluster="uni", environment=OFFLINE))
     assert list(on_cluster[2:-2]) == ["--on", "uni", "--nodes", "3", "--offline", "--master-port", "12400"]
 

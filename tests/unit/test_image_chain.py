@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.fleet.images.distribute_image import _HAS_ZSTD, distribute_image
+from orchestrator.fleet.images.distribute_image import HAS_ZSTD, distribute_image
 from orchestrator.fleet.images.image_archive import COMPRESSING, SAVING
 from orchestrator.nodes.interface import Completed, Progress
 from orchestrator.nodes.local import LocalNode
@@ -68,7 +68,7 @@ class Machine(LocalNode):
         (self.home / "bin/docker").chmod(0o755)
 
     def run(self, argv: Sequence[str], *, stdin: bytes | Iterable[bytes] = b"", timeout_s: float = 30.0) -> Completed:
-        if argv == _HAS_ZSTD:
+        if argv == HAS_ZSTD:
             return Completed(node=self.name, argv=tuple(argv), exit_code=int(not self.zstd), stdout="", stderr="")
         done = super().run(self._own(argv), stdin=stdin, timeout_s=timeout_s)
         archive = self.home / "archive"

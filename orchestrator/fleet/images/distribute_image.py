@@ -25,7 +25,7 @@ TRANSFER_TIMEOUT_S = 3600.0
 ASK_S = 60.0
 ZSTD_SINCE = 23
 """Docker's version from which its engine reads zstd (moby/moby#41759)."""
-_HAS_ZSTD = ("sh", "-c", "command -v zstd")
+HAS_ZSTD = ("sh", "-c", "command -v zstd")
 # A constant. $1: the folder with the compressed parts of the archive, which is removed; then their names.
 _LOAD = """
 folder=$1; shift
@@ -126,11 +126,11 @@ def distribute_image(
 
     start, relayed, waiting = time.monotonic(), dict[str, int](), set[str]()
     with closing:
-        lacking = _without(image, nodes)
-        if len(lacking) > 1:
-            waiting.update(one.node.name for one in lacking)
+        receivers = _without(image, nodes)
+        if len(receivers) > 1:
+            waiting.update(one.node.name for one in receivers)
             with suppress(OrchError):  # the image cannot be saved or read: each node's own try shows it
-                relayed.update(_send_on(image, archive(), lacking, folders, notify))
+                relayed.update(_send_on(image, archive(), receivers, folders, notify))
         return fan_out(nodes, deliver, timeout_s=TRANSFER_TIMEOUT_S)
 
 
@@ -141,7 +141,7 @@ def _without(image: ImageFacts, nodes: Sequence[Node]) -> list[Waiting]:
         if node.engine.image(image.id) is not None:
             return None
         held = layers_in_common(image.layers, [other.layers for other in node.engine.images()])
-        reads_zstd = _reads_zstd(node.engine) or node.run(_HAS_ZSTD).exit_code == 0
+        reads_zstd = _reads_zstd(node.engine) or node.run(HAS_ZSTD).exit_code == 0
         return Waiting(node=node, layers_held=held, reads_zstd=reads_zstd)
 
     outcomes = fan_out(nodes, look, timeout_s=ASK_S)
@@ -156,13 +156,13 @@ def _reads_zstd(engine: Engine) -> bool:
 def _send_on(
     image: ImageFacts,
     archive: ImageArchive,
-    lacking: Sequence[Waiting],
+    receivers: Sequence[Waiting],
     folders: Mapping[str, str],
     notify: Notify,
 ) -> dict[str, int]:
     """Bytes that have reached nodes by way of each other, by name. Afterwards these may still lack the image."""
-    fewest = min(one.layers_held for one in lacking)
-    packing: Packing = "zst" if all(one.reads_zstd for one in lacking) else "gz"
+    fewest = min(one.layers_held for one in receivers)
+    packing: Packing = "zst" if all(one.reads_zstd for one in receivers) else "gz"
     if archive.size(fewest, packing) < RELAYED_FROM:
         return {}
     content, layers = archive.folder(fewest, packing), archive.layers(fewest)
@@ -173,7 +173,7 @@ def _send_on(
             folder=f"{folders[one.node.name]}/images/{digest}",
             skipped=sum(0 <= layer < one.layers_held for layer in layers),
         )
-        for one in lacking
+        for one in receivers
     ]
 
     def load(outcome: Outcome[Destination, Delivered]) -> None:
@@ -235,8 +235,8 @@ def distribute_by_registry(
     """One outcome for each node. Raises if the image cannot be pushed; a failed pull is the outcome of its node."""
     name = registry.name_of(tags[0] if tags else f"orch/image:{image.id.removeprefix('sha256:')[:12]}")
     login = login_for(name)
-    lacking = fan_out(nodes, lambda node: node.engine.image(image.id) is None, timeout_s=60.0)
-    if any(outcome.result for outcome in lacking):
+    absent = fan_out(nodes, lambda node: node.engine.image(image.id) is None, timeout_s=60.0)
+    if any(outcome.result for outcome in absent):
         source.engine.tag(image.id, name)
         try:
             for progress in source.engine.push(name, login):
