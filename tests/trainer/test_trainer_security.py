@@ -208,7 +208,7 @@ def test_torch_loads_weights_only_everywhere() -> None:
 
 def test_nothing_is_unpickled() -> None:
     """Of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP) does."""
-    unpickles = {"pickle.load", "pickle.loads", "marshal.loads", "eval", "exec", "np.load"}
+    unpickles = {"pickle.load", "pickle.loads", "marshal.loads", "eval", "np.load"}
     for place, call in calls():
         called = ast.unparse(call.func)
         if called == "np.load":
@@ -219,6 +219,12 @@ def test_nothing_is_unpickled() -> None:
         assert not called.endswith(("all_gather_object", "gather_object")), f"{place}:{call.lineno}"
     for path in SOURCES:
         assert "torch.distributed.checkpoint" not in path.read_text("utf-8"), path.name
+
+
+def test_the_program_of_a_rank_is_all_that_is_executed() -> None:
+    """The file of the command that the user has typed, compiled by the warm process as Python itself does."""
+    executed = [(place, ast.unparse(call)) for place, call in calls() if ast.unparse(call.func) == "exec"]
+    assert executed == [("trainer/agent/warm_process.py", "exec(part.code(), sys.modules['__main__'].__dict__)")]
 
 
 def test_torch_is_one_that_keeps_its_word() -> None:
