@@ -3,6 +3,7 @@
 Needs a lab of two processes with torch (`orch lab up --engine process --nodes 2`). The agents are the same for both;
 the plain torchrun is one that a script of the user starts. The two are interleaved, A B A B; the results are medians of
 the ratios of all pairs. Ranks wait for each other in a folder before they begin, so that a late import counts nothing.
+Neither has a warm process: the plain torchrun could not be forked from it.
 
     python -m benchmarks.first_collective [--pairs 5]
 """
@@ -73,7 +74,7 @@ def _run(words: Sequence[str]) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as meeting, tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "first.py").write_text(RANK.replace('os.environ["MEETING"]', repr(meeting)))
         (Path(folder) / "plain.sh").write_text(PLAIN + "\n")
-        line = (*ORCH, "launch", "--nodes", "2", "--yes", "--", *words)
+        line = (*ORCH, "launch", "--nodes", "2", "--yes", "--no-warm-start", "--", *words)
         ended = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300)
     first = re.findall(r"FIRST . (\S+) (\S+) END", ended.stdout)
     stores = re.findall(r"STORE . (\S+) END", ended.stdout)

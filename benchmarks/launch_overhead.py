@@ -70,14 +70,17 @@ def _bare(plan: Plan, specs: dict[str, NodeSpec]) -> float:
     return seconds
 
 
-def _ssh(spec: NodeSpec, argv: tuple[str, ...]) -> str:
+def ssh_words(spec: NodeSpec) -> tuple[str, ...]:
+    """Words before a command on this node, with the host keys that orch knows."""
     known = " ".join(str(file) for file in known_files())
     identity = ("-i", spec.identity) if spec.identity else ()
     options = ("-o", f"UserKnownHostsFile={known}", "-o", "BatchMode=yes", "-p", str(spec.port), *identity)
-    target = f"{spec.user}@{spec.address}" if spec.user else spec.address
-    return subprocess.run(
-        ["ssh", *options, target, shlex.join(argv)], capture_output=True, check=True, text=True
-    ).stdout
+    return ("ssh", *options, f"{spec.user}@{spec.address}" if spec.user else spec.address)
+
+
+def _ssh(spec: NodeSpec, argv: tuple[str, ...]) -> str:
+    words = (*ssh_words(spec), shlex.join(argv))
+    return subprocess.run(words, capture_output=True, check=True, text=True).stdout
 
 
 def _clear(specs: dict[str, NodeSpec]) -> None:

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.test_agent import free_port
+from trainer.agent import processes
 from trainer.agent.connection_owner import ConnectionOwner
 from trainer.agent.messages import MisfitError
-from trainer.agent.processes import children_of, proc_text
+from trainer.agent.processes import children_of, listed_below, proc_text
 from trainer.agent.rendezvous_port import RendezvousPort
 from trainer.agent.store_messages import MOST_ASKED, StoreConnection, question, read_answer, read_question
 from trainer.agent.store_proxy import STORE_ADDRESS, StoreProxy, shared_socket
@@ -215,7 +216,13 @@ def test_connections_end_with_their_generation_and_the_next_has_its_own(store: S
         assert store.of_rank() == 3
 
 
-def test_an_agent_answers_for_the_processes_below_it_alone(store: Store) -> None:
+@pytest.mark.parametrize("missed", [0, 1], ids=["listed", "missed at first"])
+def test_an_agent_answers_for_the_processes_below_it_alone(
+    store: Store, monkeypatch: pytest.MonkeyPatch, missed: int
+) -> None:
+    """Also for one that the kernel leaves out of its list while others end."""
+    lists = iter([iter(())] * missed)
+    monkeypatch.setattr(processes, "listed_below", lambda pid, listed=listed_below: next(lists, None) or listed(pid))
     here, there = socket.socketpair()
     owner = ConnectionOwner(lambda: AgentConnection(there), once=True)
     line = AgentConnection(here)

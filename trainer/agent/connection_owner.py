@@ -21,6 +21,9 @@ from trainer.agent.wire import AgentConnection
 RETRY_S = 1.0
 ALL_S = 5.0
 """Least time between two looks through all processes of the machine, some 30 ms each. torch tries again meanwhile."""
+AGAIN_S = 0.1
+"""Pause before the second look at a connection without an owner: the kernel leaves processes out of a list that changes
+while it is read, as it does when ranks start (proc(5), `children`)."""
 WAIT_S = 0.5
 """Time after which the thread looks whether it is to end."""
 
@@ -53,7 +56,7 @@ class ConnectionOwner:
     def __init__(self, connect: Callable[[], AgentConnection], masters: Collection[str] = (), *, once: bool = False):
         """`connect` opens the connection to rank 0's agent; `once`: a lost one is not opened again."""
         self._connect, self._masters, self._once = connect, masters, once
-        self._looked_at = time.monotonic()
+        self._looked_at = -ALL_S
         """Time of the last look through all processes."""
         self._ended = Event()
         Thread(target=self._serve, daemon=True, name="connection owner").start()
@@ -76,6 +79,11 @@ class ConnectionOwner:
     def _answer(self, connection: AgentConnection) -> None:
         while not self._ended.is_set():
             for line in connection.receive(WAIT_S):
-                in_all = time.monotonic() - self._looked_at > ALL_S
-                self._looked_at = time.monotonic() if in_all else self._looked_at
-                connection.send({"own": own_connections(read_question(line), self._masters, in_all=in_all)})
+                asked = read_question(line)
+                own = own_connections(asked, self._masters, in_all=False)
+                if len(own) < len(asked):
+                    self._ended.wait(AGAIN_S)
+                    in_all = time.monotonic() - self._looked_at > ALL_S
+                    self._looked_at = time.monotonic() if in_all else self._looked_at
+                    own = own_connections(asked, self._masters, in_all=in_all)
+                connection.send({"own": own})
