@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -147,3 +148,18 @@ def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
     argv = ["launch", "-i", str(tmp_path / "inventory.yaml"), "--dry-run", "--nodes", "5"]
     ran = _fresh(f"import sys; from orchestrator.cli import main; sys.exit(main({argv}))")
     assert (ran.returncode, ran.stdout.count("docker -H ssh://")) == (0, 5)
+
+
+def test_a_launch_on_machines_loads_only_what_each_launch_needs_before_its_start() -> None:
+    """Of 1.45 s of CPU a third went to resuming, copies, clusters, the doctor's probes and the supervisor."""
+    parts = (
+        "nodes.slurm", "fleet.relay", "fleet.readiness.doctor", "fleet.supervise.replan", "fleet.supervise.loop",
+        "fleet.checkpoints.newest", "fleet.runs.load_state", "state.reduce",
+    )  # fmt: skip
+    program = f"""
+import sys, orchestrator.cli.launch, orchestrator.cli.launching.launch, orchestrator.cli.launching.machines
+print(*sorted({{f"orchestrator.{{part}}" for part in {parts}}} & set(sys.modules)))
+"""
+    assert _fresh(program).stdout == "\n"
+    for part in parts:
+        assert importlib.util.find_spec(f"orchestrator.{part}"), part

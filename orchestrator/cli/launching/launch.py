@@ -10,7 +10,6 @@ from dataclasses import replace
 from orchestrator.cli.consent import agreed, require_consent
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.first_steps import NotReadyError
-from orchestrator.cli.launching.following import detach, see_through
 from orchestrator.cli.launching.grants import agree_to_hooks
 from orchestrator.cli.launching.order import LaunchEngine, LaunchOrder, PlannedRun
 from orchestrator.cli.launching.own_code import may_be_copied, own_code
@@ -53,6 +52,8 @@ def _launch(order: LaunchOrder) -> int:
             say("nothing was started")
             return EXIT_INTERRUPTED
         active = run.start()
+        from orchestrator.cli.launching.following import detach, see_through
+
         return detach(active, mode) if mode.detach else see_through(active, mode)
 
 

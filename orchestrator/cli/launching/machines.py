@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from contract.result_files import within_limit
 from orchestrator.cli.consent import agreed, can_ask, require_consent
-from orchestrator.cli.launching.capacity import with_best_nodes
-from orchestrator.cli.launching.checked_plan import checked_facts, earlier_attempt, plan_checked, with_checkpoint
+from orchestrator.cli.launching.checked_plan import checked_facts, plan_checked
 from orchestrator.cli.launching.command_words import must_run
 from orchestrator.cli.launching.first_steps import FirstSteps, NotReadyError
-from orchestrator.cli.launching.following import Attended
-from orchestrator.cli.launching.grants import plan_to_continue
-from orchestrator.cli.launching.measure import run_probe, save_measurement
 from orchestrator.cli.launching.missing_modules import possible_modules
 from orchestrator.cli.launching.order import LaunchOrder
 from orchestrator.cli.launching.own_code import OwnCode, own_code
-from orchestrator.cli.launching.supervise import supervised
 from orchestrator.cli.report import say_once, write_json, write_line
-from orchestrator.fleet.checkpoints.results import WrittenResults
 from orchestrator.fleet.connect import connected
 from orchestrator.fleet.images.build_context import read_additions
 from orchestrator.fleet.planning.imports import Imports, imports_of
@@ -29,9 +24,6 @@ from orchestrator.fleet.planning.look_ahead import CheckedWords
 from orchestrator.fleet.planning.request import build_request, new_identity, with_engine
 from orchestrator.fleet.runs.find_runs import must_be_over
 from orchestrator.fleet.runs.launch import launch as start_all
-from orchestrator.fleet.supervise.followed import FollowedRun
-from orchestrator.fleet.supervise.rendezvous import Arrivals
-from orchestrator.fleet.supervise.replan import NodePool, PreviousAttempt
 from orchestrator.nodes.interface import Node
 from orchestrator.plan.lines import plan_lines
 from orchestrator.plan.packages import command_to_add
@@ -42,9 +34,15 @@ from orchestrator.specs.plan import Plan
 from orchestrator.specs.plan_json import to_data
 from orchestrator.specs.program import ProgramKind
 from orchestrator.specs.request import LaunchRequest
-from orchestrator.state.recovery import Update
-from orchestrator.state.run_outcome import RunOutcome
 from orchestrator.store.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from orchestrator.cli.launching.following import Attended
+    from orchestrator.fleet.checkpoints.results import WrittenResults
+    from orchestrator.fleet.supervise.replan import PreviousAttempt
+    from orchestrator.specs.inventory import Inventory
+    from orchestrator.state.recovery import Update
+    from orchestrator.state.run_outcome import RunOutcome
 
 
 class MachineEngine:
@@ -64,10 +62,14 @@ class MachineEngine:
             must_run(order.prog, options)
             own_code(options)  # what is wrong with it is reported before the question, and before nodes are measured
             require_consent(yes=mode.confirmed or mode.dry_run, look_first="--dry-run")
+            from orchestrator.cli.launching.capacity import with_best_nodes
+
             return replace(order, options=with_best_nodes(order.inventory, options, mode))
         if not options.resume or order.earlier:
             return order
         require_consent(yes=mode.confirmed or mode.dry_run, look_first="--dry-run")  # it may be taken over
+        from orchestrator.cli.launching.grants import plan_to_continue
+
         machines = with_engine(order.inventory, options.engine)
         with connected(machines.nodes) as everyone:
             earlier = plan_to_continue(everyone, machines, options, ask=not mode.confirmed, dry_run=mode.dry_run)
@@ -101,12 +103,14 @@ class MachineEngine:
         identity = new_identity(options.name, earlier)
         with (
             connected(request.nodes) as nodes,
-            earlier_attempt(machines, request, earlier, nodes, ending=order.ending) as before,
+            _attempt_before(machines, request, order, nodes) as before,
         ):
             facts = checked_facts(nodes, request, identity, mode, building=not order.before)
             for note in possible_modules(request.possible_imports, facts):
                 say_once(note)
             if before and earlier:
+                from orchestrator.cli.launching.earlier_attempt import with_checkpoint
+
                 ask = not (mode.confirmed or mode.dry_run or mode.as_json)
                 before = with_checkpoint(before, earlier.run_id, options.checkpoint, ask=ask)
             plan = plan_checked(nodes, request, facts, identity, before)
@@ -172,6 +176,9 @@ class MachineRun:
 
             with progress_view(quiet=mode.as_json) as view:
                 fetch_once(by_name, plan, self.request.downloads, view.notify)
+        from orchestrator.cli.launching.following import Attended
+        from orchestrator.fleet.supervise.followed import FollowedRun
+
         followed = FollowedRun(RunRecord(plan.run_id))
         if mode.forecast:
             return Attended(plan=plan, followed=followed, follow=self._forecast)
@@ -188,6 +195,11 @@ class MachineRun:
                 containers = start_all(by_name, plan, fresh=self.request.folders, notify=notify)
         if mode.detach:
             screen.close()
+        # Needed from here on: ranks start meanwhile.
+        from orchestrator.cli.launching.supervise import supervised
+        from orchestrator.fleet.supervise.rendezvous import Arrivals
+        from orchestrator.fleet.supervise.replan import NodePool
+
         pool = NodePool(nodes=by_name, request=self.request)
         return Attended(
             plan=plan,
@@ -200,9 +212,22 @@ class MachineRun:
 
     def _forecast(self, _hear: Callable[[Update], None]) -> RunOutcome:
         """Measure, and save the measurement for later plans."""
+        from orchestrator.cli.launching.measure import run_probe, save_measurement
+
         probe = run_probe(self.nodes, self.plan, self.request, quiet=self.order.mode.as_json, forecasts=True)
         save_measurement(self.plan, self.request.command, probe)
         return probe
+
+
+def _attempt_before(
+    machines: Inventory, request: LaunchRequest, order: LaunchOrder, nodes: Sequence[Node]
+) -> AbstractContextManager[PreviousAttempt | None]:
+    """The attempt that is resumed; None for a new run, which loads nothing of it."""
+    if not order.earlier:
+        return nullcontext()
+    from orchestrator.cli.launching.earlier_attempt import earlier_attempt
+
+    return earlier_attempt(machines, request, order.earlier, nodes, ending=order.ending)
 
 
 def _imports(code: OwnCode | None, options: LaunchOptions) -> Imports:

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from orchestrator.checks.doctor import quick
 from orchestrator.checks.firewall import open_to_outsiders
-from orchestrator.fleet.readiness.doctor import examine, stages_of
 from orchestrator.nodes.interface import Node
 from orchestrator.nodes.probes import host_probe
 from orchestrator.specs import labels
@@ -36,6 +35,8 @@ def check_before_launch(
     fresh = quick_look(request.nodes, facts, {})
     if not any(finding.severity is Severity.ERROR for finding in found if finding not in fresh):
         return found
+    from orchestrator.fleet.readiness.doctor import examine, stages_of  # what few launches need
+
     seen = examine(nodes, request, suffix=suffix, stages=stages_of(["network"])).nodes
     save_doctor_record(seen, now)
     return quick(tuple(replace(node, facts=facts[node.name]) for node in seen))

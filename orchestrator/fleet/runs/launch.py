@@ -13,9 +13,7 @@ from types import MappingProxyType
 
 from orchestrator.fleet.fan_out import Notify, fan_out, results_of
 from orchestrator.fleet.runs.artifacts import Artifact, ProjectDir, artifacts_of
-from orchestrator.fleet.runs.bring_artifacts import bring, holders_of
 from orchestrator.fleet.runs.claims import claim_on, release
-from orchestrator.fleet.runs.data_repair import note_sums, repair
 from orchestrator.fleet.runs.find_runs import RunningContainer
 from orchestrator.fleet.runs.secrets import place_secrets, place_token, remove_secrets, secrets_of
 from orchestrator.nodes.interface import Node, Progress
@@ -163,6 +161,11 @@ def bring_all(
     """Bring the run's plan, code, data and agent to the nodes that lack them, and link its data to the places where
     its script looks for it. `fresh`, `elsewhere`: as in `launch`."""
     for one in _prepare(stores, plan, fresh):
+        if not (one.lacking or one.damaged or one.without_sums):
+            continue
+        from orchestrator.fleet.runs.bring_artifacts import bring, holders_of  # nothing is sent at most launches
+        from orchestrator.fleet.runs.data_repair import note_sums, repair
+
         artifact, new = one.artifact, fresh.get(one.artifact.digest)
         if one.lacking:
             bring(artifact, one.lacking, one.having, elsewhere, fresh=new, notify=notify)
