@@ -21,19 +21,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 from platformdirs import user_state_path
 
 from orchestrator.fleet.fan_out import begin
-from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.nodes.state_files import open_private
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import HookCommand, HookSpec
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import ContainerExited, NodeBack, NodeLost, RunLine
 from orchestrator.state.phase import phase_of
-from orchestrator.state.recovery import Update
-from orchestrator.state.run_outcome import RunOutcome
+
+if TYPE_CHECKING:
+    from orchestrator.fleet.supervise.followed import FollowedRun
+    from orchestrator.state.recovery import Update
+    from orchestrator.state.run_outcome import RunOutcome
 
 TIMEOUT_S = 60.0
 """Longest time of a command; then it is killed, with all processes that it has started in its session."""
