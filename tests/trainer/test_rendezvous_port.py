@@ -13,6 +13,7 @@ import pytest
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import PACKAGES, free_port
 from trainer.agent.rendezvous_port import RendezvousPort, planned_port, port_environment, with_port
+from trainer.agent.store_proxy import StoreProxy
 
 SCRIPT = """
 import os
@@ -50,6 +51,36 @@ def test_every_generation_has_a_port_of_its_own_and_releases_the_last_one() -> N
     finally:
         ports.close()
         later.close()
+
+
+def test_the_next_run_has_the_port_of_a_store_whose_connections_have_just_ended() -> None:
+    """A firewall may let through this port alone. Linux remembers connections for a minute after their end."""
+    port = free_port()
+    first, second = _ports(port), _ports(port)
+    assert first.reserve() == port
+    with socket.create_server(("", port)) as store, socket.create_connection(("127.0.0.1", port)) as rank:
+        store.accept()[0].close()  # this end stays in TIME_WAIT
+        assert rank.recv(1) == b""
+    first.close()
+    _must_have(second, port)
+
+
+def test_the_next_run_has_the_port_of_a_proxy_whose_connections_have_just_ended() -> None:
+    first, proxy = RendezvousPort(free_port(), lambda *_: None, listens=True), StoreProxy()
+    port = first.reserve()
+    assert first.held
+    with proxy.open(first.held, lambda *_: None), socket.create_connection(("127.0.0.1", port)) as stranger:
+        assert stranger.recv(1) == b""
+    proxy.close()
+    first.close()
+    _must_have(RendezvousPort(port, lambda *_: None, listens=True), port)
+
+
+def _must_have(ports: RendezvousPort, port: int) -> None:
+    try:
+        assert ports.reserve() == port
+    finally:
+        ports.close()
 
 
 def test_a_reserved_port_can_be_listened_on() -> None:

@@ -4,13 +4,17 @@ A port that was free when the run was planned may have another run's ranks by no
 they have imported torch. So rank 0's agent binds the port, and all agents learn it with the order to start. Where it
 starts torchrun, it listens there itself (`store_proxy`). A script of the user's starts its own torchrun: then the bound
 socket does not listen, and Linux lets torch's store, which sets SO_REUSEADDR, listen on the port all the same.
+
+Connections that have ended stay in TIME_WAIT for a minute, and a run that follows is to have the same port. So it is
+bound with SO_REUSEADDR, which that of another agent would pass too as long as it does not listen: a name in the
+network's abstract namespace (unix(7)) excludes agents from each other's ports.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 VARIABLES = ("MASTER_PORT", "PET_MASTER_PORT")
 """The second one is read by the torchrun of a user's script."""
@@ -28,30 +32,37 @@ class RendezvousPort:
         self._sharing = socket.SO_REUSEPORT if listens else socket.SO_REUSEADDR
         self.held: socket.socket | None = None
         """Bound to the port."""
+        self._name: socket.socket | None = None
+        """Bound to the name that excludes other agents."""
 
     def reserve(self) -> int:
         """Release the port of the generation before, and reserve the next free one; 0: there is none."""
         self.close()
         first = self._next
         for port in range(first, min(first + PORTS_TRIED, 65536)) if first else ():
-            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            try:
-                held.bind(("", port))  # without SO_REUSEADDR: this fails where another agent has reserved the port
-            except OSError:
-                held.close()
-                continue
+            with ExitStack() as unless_free:
+                name = unless_free.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                held = unless_free.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    name.bind(f"\0orch rendezvous {port}")
+                    held.bind(("", port))
+                except OSError:
+                    continue
+                unless_free.pop_all()
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             held.setsockopt(socket.SOL_SOCKET, self._sharing, 1)
             if port != first:
                 self._note("port", f"port {first} is not free: the ranks meet on port {port}")
-            self.held, self._next = held, port + 1
+            self.held, self._name, self._next = held, name, port + 1
             return port
         return 0
 
     def close(self) -> None:
         """Release the port."""
-        if self.held:
-            self.held.close()
-            self.held = None
+        for bound in filter(None, (self.held, self._name)):
+            bound.close()
+        self.held = self._name = None
 
 
 def planned_port(environ: Mapping[str, str]) -> int:

@@ -52,8 +52,10 @@ class StoreProxy:
                 note(
                     "filter", f"other users of this machine reach torch's store: {why}; run where no other user logs in"
                 )
-            store.listen(socket.SOMAXCONN)
-            reserved.listen(socket.SOMAXCONN)
+            for listening in (store, reserved):
+                listening.listen(socket.SOMAXCONN)
+                # Of the connections: once they have ended, the next run may bind the port.
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             descriptors = [one.fileno() for one in (reserved, source, control)]
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "trainer.agent.store_server", *map(str, descriptors)),
