@@ -105,8 +105,7 @@ NOT_FUZZED: Mapping[str, Sequence[str]] = {
         "orchestrator/watch/server/runs.py:_HeldRun.view",
     ),
     "a part of the installation, or the answer of a program on this computer": (
-        "orchestrator/checks/manifest.py:facts_of_kind", "orchestrator/cli/completion.py:workload_names",
-        "orchestrator/fleet/planning/look_ahead.py:look_ahead",
+        "orchestrator/cli/completion.py:workload_names", "orchestrator/fleet/planning/look_ahead.py:look_ahead",
         "orchestrator/watch/server/actions.py:PageActions._keep_findings",
     ),
     "it runs on a node, where it reads what that node has written": ("contract/data_check.py:_read_json",),

@@ -224,7 +224,7 @@ def _secret_command(plan: Plan, spec: ContainerSpec, kubectl: str) -> str:
 
 def _files(plan: Plan) -> dict[str, str]:
     """Keys of the Secret that are files in the container, by the name of the volume."""
-    keys = [secret.name for secret in plan.secrets] + [AGENTS_TOKEN] * (plan.nnodes > 1)
+    keys = {*(secret.name for secret in plan.secrets), *([AGENTS_TOKEN] if plan.nnodes > 1 else [])}
     return {f"secret-{number}": key for number, key in enumerate(sorted(keys))}
 
 
