@@ -114,9 +114,9 @@ NOT_FUZZED: Mapping[str, Sequence[str]] = {
         "orchestrator/fleet/images/build_context.py:archive_of", "orchestrator/fleet/images/build_context.py:packed",
         "orchestrator/lab/image.py:_context", "orchestrator/lab/node.py:_archive",
     ),
-    "the lab and its double of Slurm run on this computer": (
+    "the lab runs on this computer": (
         "orchestrator/lab/network.py:parse_rate", "orchestrator/lab/network.py:parse_routes",
-        "orchestrator/lab/node.py:SimulatedNode.look", "orchestrator/nodes/fake_slurm.py:_Jobs.read",
+        "orchestrator/lab/node.py:SimulatedNode.look",
     ),
     "what it is given was read by another reader, or it passes text on as it is": (
         "orchestrator/fleet/runs/find_runs.py:_started", "orchestrator/fleet/runs/load_plan.py:_newest_on.read",
