@@ -92,7 +92,8 @@ def container_of(plan: Plan) -> ContainerSpec:
     here = {name: value for name, value in own.environment.items() if name not in _OF_A_LAN}
     options = ("--place", "kubernetes", "--port", str(plan.master_port), "--attempt-base", str(plan.attempt))
     spec = late_bound(replace(own, environment=here), *options)
-    if foreign := [mount.source for mount in spec.mounts if mount.target not in (CONTAINER_WORKSPACE, *_inside(plan))]:
+    inside = (CONTAINER_WORKSPACE, *(f"{SECRETS_INSIDE}/{secret.name}" for secret in plan.secrets))
+    if foreign := [mount.source for mount in spec.mounts if mount.target not in inside]:
         raise ConfigError(f"{', '.join(foreign)}: a folder of a node, which a pod does not have")
     for where, text in (*(("the command", word) for word in spec.command), *spec.environment.items()):
         must_be_text(where, text)
@@ -226,10 +227,6 @@ def _files(plan: Plan) -> dict[str, str]:
     """Keys of the Secret that are files in the container, by the name of the volume."""
     keys = {*(secret.name for secret in plan.secrets), *([AGENTS_TOKEN] if plan.nnodes > 1 else [])}
     return {f"secret-{number}": key for number, key in enumerate(sorted(keys))}
-
-
-def _inside(plan: Plan) -> Iterator[str]:
-    return (f"{SECRETS_INSIDE}/{secret.name}" for secret in plan.secrets)
 
 
 def _literal(text: str) -> str:
