@@ -22,7 +22,6 @@ from orchestrator.plan.jobset import jobset
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.pod import ClusterPlace, cluster_notes, object_name
 from orchestrator.render.manifest import manifest_text
-from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
@@ -229,12 +228,3 @@ def test_what_is_refused(orch: Orch, words: tuple[str, ...], code: int, said: st
     ran = orch("export", "jobset", *words)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
-
-
-def test_folders_and_unequal_machines_have_no_place_in_a_pod() -> None:
-    mounted = lan.plan(mounts=(Mount(source="/srv/data", target="/data"),))
-    with pytest.raises(ConfigError, match="/srv/data: a folder of a node, which a pod does not have"):
-        jobset(mounted, ClusterPlace())
-    specs = {"alpha": lan.spec("alpha", nproc_per_node=2), "beta": lan.spec("beta")}
-    with pytest.raises(ConfigError, match="alpha has 2 ranks on cpu, beta has 1 on cpu"):
-        jobset(lan.plan_of(*specs.values()), ClusterPlace())
