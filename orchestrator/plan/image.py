@@ -22,7 +22,6 @@ from orchestrator.specs.labels import (
     PACKAGE_LABELS,
 )
 
-PROFILES = ("cpu", "cuda")
 EXPECTED = {"cpu": ("1.4 GB", "about 3 min"), "cuda": ("5.6 GB", "about 8 min")}
 """Size of an image, and the time that its build takes on a usual connection."""
 DEFAULT_BASE = "orch/base:bookworm"
