@@ -19,7 +19,7 @@ WORDS = 3
 
 
 def mapped(folder: Path, traces: int) -> Path:
-    from trainer.data.trace_generator import generate
+    from tests.trainer.trace_generator import generate
 
     prepare(generate(traces, 1), folder / f"mapped-{traces}")
     return folder / f"mapped-{traces}"

@@ -4,11 +4,11 @@ The fields with their types, required ones, enumerations, patterns and bounds; n
 Schema, closed: a field that is not in it does not exist. Objects that are large or occur again are definitions, one a
 line.
 `rules` names the fields with rules in CEL that hold for a new object, each with a digest of its text: these are written
-in Python (orchestrator/checks/manifest_rules.py), and a test compares the digests.
+in Python (tests/jobset_api.py), and a test compares the digests.
 
 python scripts/crd_facts.py jobset.x-k8s.io_jobsets.yaml --version v1alpha2 --source kubernetes-sigs/jobset \\
     --commit 08dfbdfd682714a9ab929633eca8dc95315187e7 --licence Apache-2.0 \\
-    > orchestrator/checks/manifest_facts/jobset.json
+    > tests/cases/export/jobset.schema.json
 """
 
 from __future__ import annotations

@@ -105,8 +105,7 @@ NOT_FUZZED: Mapping[str, Sequence[str]] = {
         "orchestrator/watch/server/runs.py:_HeldRun.view",
     ),
     "a part of the installation, or the answer of a program on this computer": (
-        "orchestrator/checks/manifest.py:facts_of_kind", "orchestrator/cli/completion.py:workload_names",
-        "orchestrator/fleet/planning/look_ahead.py:look_ahead",
+        "orchestrator/cli/completion.py:workload_names", "orchestrator/fleet/planning/look_ahead.py:look_ahead",
         "orchestrator/watch/server/actions.py:PageActions._keep_findings",
     ),
     "it runs on a node, where it reads what that node has written": ("contract/data_check.py:_read_json",),
@@ -115,9 +114,9 @@ NOT_FUZZED: Mapping[str, Sequence[str]] = {
         "orchestrator/fleet/images/build_context.py:archive_of", "orchestrator/fleet/images/build_context.py:packed",
         "orchestrator/lab/image.py:_context", "orchestrator/lab/node.py:_archive",
     ),
-    "the lab and its double of Slurm run on this computer": (
+    "the lab runs on this computer": (
         "orchestrator/lab/network.py:parse_rate", "orchestrator/lab/network.py:parse_routes",
-        "orchestrator/lab/node.py:SimulatedNode.look", "orchestrator/nodes/fake_slurm.py:_Jobs.read",
+        "orchestrator/lab/node.py:SimulatedNode.look",
     ),
     "what it is given was read by another reader, or it passes text on as it is": (
         "orchestrator/fleet/runs/find_runs.py:_started", "orchestrator/fleet/runs/load_plan.py:_newest_on.read",

@@ -19,7 +19,7 @@ from orchestrator.checks.reachability import (
     unreachable_pairs,
 )
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.firewall import Firewall, Opening, known_mark, line_to_paste
+from orchestrator.specs.firewall import UFW, Firewall, Opening, known_mark, line_to_paste
 from orchestrator.specs.network import Path
 from orchestrator.specs.node_report import Examined
 
@@ -59,16 +59,17 @@ def blocks_master_port(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def no_rule(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """A filter is active and has no rule for the peers, and no node could test whether it lets them in."""
+    """ufw or firewalld is active and has no rule for the peers, and no node could test whether it lets them in."""
     tried = {there for _, there in pair_states(fleet)}
     for node in fleet:
         wall = node.network.wall if node.network else Firewall()
-        if not wall.active or wall.openings is None or node.name in tried:
+        openings = wall.known_openings
+        if not wall.active or openings is None or node.name in tried:
             continue
         missing = [
             peer
             for peer in peers_of(node, fleet)
-            if not any(opening.admits(peer, interface_to(node, peer)) for opening in wall.openings)
+            if not any(opening.admits(peer, interface_to(node, peer)) for opening in openings)
         ]
         if missing:
             yield Finding.of(
@@ -86,7 +87,7 @@ def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
         wall = node.network.wall if node.network else Firewall()
         anyone = [
             opening
-            for opening in wall.openings or ()
+            for opening in wall.known_openings or ()
             if not opening.source and any(opening.admits(address, name) for name, address in open_to)
         ]
         if public and (wall.active is not True or anyone):
@@ -98,13 +99,13 @@ def open_to_the_world(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """The filter is on, but lets more in than the inventory's machines."""
+    """ufw or firewalld is on, but lets more in than the inventory's machines."""
     ports = {path.port for node in fleet for path in node.paths if path.master}
     inventory = {address_of(node) for node in fleet}
     for node in fleet:
         wall = node.network.wall if node.network else Firewall()
         ours = known_mark(wall.tool, node.network.mark if node.network else "")
-        theirs = [item for item in wall.openings or () if item.mark != ours]
+        theirs = [item for item in wall.known_openings or () if item.mark != ours]
         wide = [
             item
             for item in theirs
@@ -113,7 +114,7 @@ def open_to_more(fleet: Sequence[Examined]) -> Iterator[Finding]:
         ]
         if wall.active and wide:
             sources = ", ".join(dict.fromkeys(opening.sources for opening in wide))
-            listing = _LISTINGS.get(wall.tool, "sudo iptables -S INPUT")
+            listing = "sudo ufw status numbered" if wall.tool == UFW else "sudo firewall-cmd --list-all"
             yield Finding.of("firewall.open_to_more", node.name, tool=wall.tool, sources=sources, listing=listing)
 
 
@@ -131,12 +132,6 @@ def open_to_outsiders(fleet: Sequence[Examined]) -> tuple[str, ...]:
 
 
 _PORT = re.compile(r"[0-9]{1,5}")
-_LISTINGS = {
-    "ufw": "sudo ufw status numbered",
-    "firewalld": "sudo firewall-cmd --list-all",
-    "nftables": "sudo nft -a list ruleset",
-}
-"""Commands that list the rules; for other tools that of iptables."""
 
 CHECKS = (blocks_peers, passes_one_port, blocks_master_port, no_rule, open_to_the_world, open_to_more)
 

@@ -169,7 +169,7 @@ def image_outdated(fleet: Sequence[NodeFacts], additions: str) -> Iterator[Findi
 
 def package_missing(fleet: Sequence[NodeFacts], packages: Mapping[str, str]) -> Iterator[Finding]:
     """Nodes whose image lacks a package of `packages`, which has the command that adds it. An image without the label,
-    of an earlier version or of a build without orch, is not known to lack it."""
+    of another maker, is not known to lack it."""
     for package, add in packages.items():
         held = {facts.name: facts.image.labels.get(PACKAGE_LABELS[package]) for facts in fleet if facts.image}
         if without := [name for name, version in held.items() if version == ""]:
@@ -179,7 +179,7 @@ def package_missing(fleet: Sequence[NodeFacts], packages: Mapping[str, str]) -> 
 def modules_missing(fleet: Sequence[NodeFacts], modules: Iterable[str]) -> dict[str, list[str]]:
     """Return those of the modules that an image of orch lacks, each with the nodes that have such an image.
 
-    An image without the label, of an earlier version or of another maker, is not known to lack any.
+    An image without the label, of another maker, is not known to lack any.
     """
     held = {one.name: one.image.labels.get(LABEL_MODULES, "")[:LONGEST_COMMAND].split() for one in fleet if one.image}
     lacking = {module: [name for name, has in held.items() if has and module not in has] for module in modules}

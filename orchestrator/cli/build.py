@@ -208,10 +208,6 @@ def built_profiles(images: Iterable[NeededImage], controller: Node) -> set[str]:
     return {one.recipe.profile for one in images} - missing
 
 
-def _names(specs: Sequence[NodeSpec]) -> str:
-    return ", ".join(spec.name for spec in specs)
-
-
 def _must_fit(image: str, builds: Sequence[str]) -> None:
     """UsageError: `image` is no name of an image, or options are given with it that are about building one."""
     if image and not IMAGE_REFERENCE.fullmatch(image):
@@ -229,7 +225,8 @@ def _bring(
     from orchestrator.fleet.images.reference import provide_reference
     from orchestrator.nodes.local import LocalNode
 
-    if not agreed(f"Copy {reference} to {_names(specs)}?", yes=yes, default=True, ends=True):
+    names = ", ".join(spec.name for spec in specs)
+    if not agreed(f"Copy {reference} to {names}?", yes=yes, default=True, ends=True):
         say("nothing was copied")
         return EXIT_INTERRUPTED
     folders = {spec.name: spec.folder(project) for spec in specs}

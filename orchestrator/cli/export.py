@@ -125,14 +125,14 @@ def jobset(
     yet. No machine is asked. The comments at its top are the steps to start it. Exit code 3: a value that Kubernetes
     would refuse, with its field.
     """
-    from orchestrator.checks.manifest import manifest_problems
+    from orchestrator.checks.manifest import refused_values
     from orchestrator.plan.jobset import jobset as as_jobset
     from orchestrator.plan.pod import cluster_notes
     from orchestrator.render.manifest import manifest_text
 
     plan, place = _on_kubernetes(context, options, cluster, command)
     manifest = as_jobset(plan, place)
-    if problems := manifest_problems("jobset", manifest):
+    if problems := refused_values(manifest):
         raise ConfigError("Kubernetes would refuse this jobset", problems=problems)
     notes = [*cluster_notes(plan, place, str(cluster.to or f"{plan.run_id}.yaml"))]
     notes += [f"note: {note}" for note in plan.notes]

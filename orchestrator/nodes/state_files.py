@@ -32,7 +32,12 @@ def replace_file(file: Path, content: str | bytes, *, mode: int = 0o600) -> None
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    folder = os.open(file.parent, os.O_RDONLY)
+    sync_folder(file.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a rename, or a new file, durable: it is so only once its folder is on the disk."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan import Plan
 
 FIRST_PORT, PORTS = 20000, 5000
 """Below the range from which kernels take ports for connections, 32768: agents add up to 1000 to a port."""
@@ -24,7 +24,8 @@ def bound_plan(plan: Plan, attempt: int, names: Sequence[str], addresses: Sequen
     if len(names) != len(plan.nodes):
         return plan
     known = (*addresses, *("",) * len(names))
-    nodes = tuple(_named(part, *pair) for part, *pair in zip(plan.nodes, names, known, strict=False))
+    chosen = zip(plan.nodes, names, known, strict=False)
+    nodes = tuple(replace(part, node=name, address=address or part.address) for part, name, address in chosen)
     return replace(
         plan,
         attempt=attempt,
@@ -33,7 +34,3 @@ def bound_plan(plan: Plan, attempt: int, names: Sequence[str], addresses: Sequen
         master_addr=known[0] or plan.master_addr,
         nodes=nodes,
     )
-
-
-def _named(part: NodePlan, name: str, address: str) -> NodePlan:
-    return replace(part, node=name, address=address or part.address)

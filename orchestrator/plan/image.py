@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from contract.import_names import normal_name
 from orchestrator.plan.packages import Additions
 from orchestrator.specs.labels import (
     LABEL_ADDITIONS,
@@ -21,7 +22,6 @@ from orchestrator.specs.labels import (
     PACKAGE_LABELS,
 )
 
-PROFILES = ("cpu", "cuda")
 EXPECTED = {"cpu": ("1.4 GB", "about 3 min"), "cuda": ("5.6 GB", "about 8 min")}
 """Size of an image, and the time that its build takes on a usual connection."""
 DEFAULT_BASE = "orch/base:bookworm"
@@ -83,7 +83,7 @@ def pins_of(files: Mapping[str, bytes]) -> dict[str, str]:
     """Version of every package that these files of a build context pin, by normalised name."""
     lines = b"\n".join(files.get(f"images/{name}.txt", b"") for name in ("torch", "requirements"))
     found = (_PIN.match(line) for line in lines.decode().splitlines())
-    return {_normalised(pin.group(1)): pin.group(2) for pin in found if pin}
+    return {normal_name(pin.group(1)): pin.group(2) for pin in found if pin}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
     parts = name.removesuffix(".whl").split("-")
     if not name.endswith(".whl") or len(parts) not in (5, 6):
         return False
-    package, version, python, platform = _normalised(parts[0]), parts[1], parts[-3], parts[-1]
+    package, version, python, platform = normal_name(parts[0]), parts[1], parts[-3], parts[-1]
     wanted = recipe.pins.get(package)
     if recipe.additions:  # the image below has the others
         wanted = version if wanted is None or recipe.additions.names(package) else None
@@ -184,7 +184,3 @@ def _is_needed(name: str, recipe: Recipe, architecture: str) -> bool:
         and (any_python or DEFAULT_BASE_PYTHON in python.split("."))
         and (platform == "any" or platform.endswith(architecture))
     )
-
-
-def _normalised(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()

@@ -65,7 +65,7 @@ def _pod(plan: Plan, spec: ContainerSpec, place: pod.ClusterPlace) -> dict[str, 
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,  # its first process collects ended ones, as Docker's --init does
-        "securityContext": pod.pod_security_context(),
+        "securityContext": {"fsGroup": pod.USER, "fsGroupChangePolicy": "OnRootMismatch"},
         # a node of a run is a machine
         "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}},
         "containers": [

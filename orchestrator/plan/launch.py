@@ -57,10 +57,9 @@ def plan_launch(request: LaunchRequest, facts: Mapping[str, NodeFacts], identity
         away=request.away,
         nodes=nodes,
         notes=(
-            *(_job_notes(request) if request.cluster else _notes(order, facts, note)),
-            *filter(None, [memory_note, _hang_note(request)]),
-            *_downloads(request),
-            *_lost_parts(request),
+            *_of_nodes(request.cluster, order, facts, note),
+            *([memory_note] if memory_note else []),
+            *_of_request(request),
         ),
     )
 
@@ -103,7 +102,12 @@ def _is_one_computer(facts: Sequence[NodeFacts]) -> bool:
     return len(facts) > 1 and len({one.boot_id for one in facts}) == 1 and facts[0].boot_id != ""
 
 
-def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_note: str) -> Iterator[str]:
+def _of_nodes(
+    cluster: str, order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_note: str
+) -> Iterator[str]:
+    if cluster:
+        yield f"{cluster} names the nodes when the job starts; ranks and addresses are bound by the agents in it"
+        return
     if port_note:
         yield port_note
     assumed = [node.name for node in order if facts[node.name].assumed]
@@ -125,23 +129,14 @@ def _notes(order: tuple[NodeSpec, ...], facts: Mapping[str, NodeFacts], port_not
     yield from _unused_cores(order, facts)
 
 
-def _job_notes(request: LaunchRequest) -> Iterator[str]:
-    yield f"{request.cluster} names the nodes when the job starts; ranks and addresses are bound by the agents in it"
-
-
-def _downloads(request: LaunchRequest) -> Iterator[str]:
+def _of_request(request: LaunchRequest) -> Iterator[str]:
+    if request.hang_timeout_s:
+        yield f"all ranks restart if they are stuck for {request.hang_timeout_s} s"
     for source in request.downloads:
         yield f"{source.text}: before the start, what is missing is downloaded on one node and copied to the others"
-
-
-def _lost_parts(request: LaunchRequest) -> Iterator[str]:
     parts = {name for one in request.data for name in one.parts}
     if lost := sorted(parts - {node.name for node in request.nodes}):
         yield f"the training samples of {', '.join(lost)} are not in this run; resume with --shard to divide all again"
-
-
-def _hang_note(request: LaunchRequest) -> str:
-    return f"all ranks restart if they are stuck for {request.hang_timeout_s} s" if request.hang_timeout_s else ""
 
 
 def _unused_cores(order: Sequence[NodeSpec], facts: Mapping[str, NodeFacts]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from orchestrator.plan.late_binding import late_bound, lost_variables, parts_of
 from orchestrator.specs import labels
 from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.errors import ConfigError
-from orchestrator.specs.plan import NodePlan, Plan
+from orchestrator.specs.plan import Plan
 from orchestrator.specs.secret import is_sensitive
 
 JOB = CONTAINER = "node"
@@ -50,8 +50,8 @@ class ClusterPlace:
 
 
 def object_name(run_id: str) -> str:
-    """The run's id as a DNS-1035 label: a letter first, then small letters, digits and -. An id with other characters
-    gets a digest of it: `a.b` and `a_b` are two runs, each with its Secret."""
+    """Name of a run's JobSet and of its Secret: the id as a DNS-1035 label, a letter first, then small letters, digits
+    and -. An id with other characters gets a digest of it: `a.b` and `a_b` are two runs, each with its Secret."""
     name = re.sub(r"[^a-z0-9-]+", "-", run_id.lower()).strip("-")
     if name != run_id:
         name = f"{name}-{hashlib.sha256(run_id.encode()).hexdigest()[:6]}"
@@ -72,28 +72,15 @@ def run_labels(plan: Plan) -> dict[str, str]:
     return {labels.LABEL_RUN: plan.run_id, labels.LABEL_PROJECT: plan.project}
 
 
-def one_for_all(plan: Plan) -> NodePlan:
-    """The part of the plan that holds for every pod. ConfigError: the machines differ, and pods of a job do not."""
-    first = plan.nodes[0]
-    for part in plan.nodes[1:]:
-        if (part.nproc_per_node, part.device) != (first.nproc_per_node, first.device):
-            raise ConfigError(
-                f"{first.node} has {first.nproc_per_node} ranks on {first.device}, {part.node} has"
-                f" {part.nproc_per_node} on {part.device}; the pods of a job are equal"
-            )
-    return first
-
-
 def container_of(plan: Plan) -> ContainerSpec:
-    """The container of every pod, bound by the agent in it. ConfigError: a value that no pod can get."""
+    """The container of every pod, bound by the agent in it: the machines of an export are equal. ConfigError: a value
+    that no pod can get."""
     if problems := lost_variables(plan.environment):
         raise ConfigError(f"run {plan.run_id} cannot be a job of Kubernetes", problems=problems)
-    own = one_for_all(plan).container
+    own = plan.nodes[0].container
     here = {name: value for name, value in own.environment.items() if name not in _OF_A_LAN}
     options = ("--place", "kubernetes", "--port", str(plan.master_port), "--attempt-base", str(plan.attempt))
     spec = late_bound(replace(own, environment=here), *options)
-    if foreign := [mount.source for mount in spec.mounts if mount.target not in (CONTAINER_WORKSPACE, *_inside(plan))]:
-        raise ConfigError(f"{', '.join(foreign)}: a folder of a node, which a pod does not have")
     for where, text in (*(("the command", word) for word in spec.command), *spec.environment.items()):
         must_be_text(where, text)
     return spec
@@ -109,7 +96,7 @@ def variables(plan: Plan, spec: ContainerSpec) -> list[dict[str, Any]]:
     """Variables of the container; those with a name of a secret refer to the run's Secret."""
     return [
         *(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(plan), "key": name}}}
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": object_name(plan.run_id), "key": name}}}
             if is_sensitive(name, value)
             else {"name": name, "value": _literal(value)}
             for name, value in spec.environment.items()
@@ -131,7 +118,7 @@ def peers(plan: Plan) -> Iterator[str]:
 
 def resources(plan: Plan, spec: ContainerSpec) -> dict[str, Any]:
     """Requests equal to limits: a pod that uses more than it has requested is the first to be evicted."""
-    part, cpus = one_for_all(plan), round(spec.cpus * 1000)
+    part, cpus = plan.nodes[0], round(spec.cpus * 1000)
     amounts = {
         "cpu": str(cpus // 1000) if cpus % 1000 == 0 else f"{cpus}m",
         "memory": f"{spec.memory_mib}Mi",
@@ -153,13 +140,9 @@ def security_context() -> dict[str, Any]:
     }
 
 
-def pod_security_context() -> dict[str, Any]:
-    return {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
-
-
 def volumes(plan: Plan, spec: ContainerSpec, place: ClusterPlace) -> list[dict[str, Any]]:
     """Volumes of the pod: the claim, scratch space, shared memory, and one for each file of the Secret."""
-    secret = {"secretName": secret_name(plan), "defaultMode": 0o440}
+    secret = {"secretName": object_name(plan.run_id), "defaultMode": 0o440}
     return [
         {"name": WORKSPACE, "persistentVolumeClaim": {"claimName": place.claim}},
         {"name": SCRATCH, "emptyDir": {}},
@@ -183,11 +166,6 @@ def volume_mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": SHARED_MEMORY, "mountPath": "/dev/shm"},  # noqa: S108
         *files,
     ]
-
-
-def secret_name(plan: Plan) -> str:
-    """Name of the Secret that the user makes for this run."""
-    return object_name(plan.run_id)
 
 
 def cluster_notes(plan: Plan, place: ClusterPlace, file: str) -> Iterator[str]:
@@ -219,17 +197,13 @@ def _secret_command(plan: Plan, spec: ContainerSpec, kubectl: str) -> str:
     ]
     if plan.nnodes > 1:
         given.append(f"--from-file={AGENTS_TOKEN}=<(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')")
-    return " ".join([kubectl, "create secret generic", secret_name(plan), *given]) if given else ""
+    return " ".join([kubectl, "create secret generic", object_name(plan.run_id), *given]) if given else ""
 
 
 def _files(plan: Plan) -> dict[str, str]:
     """Keys of the Secret that are files in the container, by the name of the volume."""
-    keys = [secret.name for secret in plan.secrets] + [AGENTS_TOKEN] * (plan.nnodes > 1)
+    keys = {*(secret.name for secret in plan.secrets), *([AGENTS_TOKEN] if plan.nnodes > 1 else [])}
     return {f"secret-{number}": key for number, key in enumerate(sorted(keys))}
-
-
-def _inside(plan: Plan) -> Iterator[str]:
-    return (f"{SECRETS_INSIDE}/{secret.name}" for secret in plan.secrets)
 
 
 def _literal(text: str) -> str:

@@ -220,11 +220,10 @@ def _process_words(plan: Plan, cluster: ClusterSpec, spec: ContainerSpec) -> tup
 
 def _pyxis_words(spec: ContainerSpec) -> tuple[str, ...]:
     """Options of NVIDIA's plug-in for srun; it passes the variables of the step on."""
-    mounts = [f"{one.source}:{one.target}{':ro' if one.read_only else ''}" for one in spec.mounts]
     variables = (f"{name}={value}" for name, value in spec.environment.items())
     return (
         f"--container-image={spec.image}",
-        f"--container-mounts={','.join(mounts)}",
+        f"--container-mounts={','.join(one.typed for one in spec.mounts)}",
         f"--container-workdir={spec.working_dir}",
         "--no-container-mount-home",
         "env",

@@ -44,7 +44,11 @@ def run_table(state: RunState, judged: Verdict, now: float, *, wide: bool = Fals
     if state.forecast:
         title.append(f"\n{forecast_line(state.forecast, progress_of(state, judged.phase, now).of_forecast)}")
     left_out = {one.node: f"left out: {one.why}" for one in state.forecast.left_out} if state.forecast else {}
-    slow = {one.node: f"{one.values['ratio']:.1f} x the others' time" for one in _slow(judged.conditions)}
+    slow = {
+        one.node: f"{one.values['ratio']:.1f} x the others' time"
+        for one in judged.conditions
+        if one.node and isinstance(one.values.get("ratio"), float)
+    }
     columns = (
         Column("rank", 4, right=True), Column("node"), Column("state"), Column("exit", 1, right=True),
         Column("CPU", 4, right=True), Column("memory", 5, right=True), Column("GPU", 6),
@@ -83,10 +87,6 @@ def _title(state: RunState, judged: Verdict, now: float) -> Text:
 
 LAST_LINE = 200
 """Characters of the newest log line that are shown."""
-
-
-def _slow(conditions: Sequence[Condition]) -> Iterator[Condition]:
-    return (one for one in conditions if one.node and isinstance(one.values.get("ratio"), float))
 
 
 def _node_state(node: NodeState) -> str:

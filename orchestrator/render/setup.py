@@ -24,7 +24,10 @@ class StepsDone:
     """Lines about steps that are done: one for each, once all nodes that it is planned for have done it."""
 
     def __init__(self, plans: Sequence[SetupPlan]) -> None:
-        self._planned = {why: {plan.node for plan in plans if _has(plan, why)} for why in _whys(plans)}
+        self._planned: dict[str, set[str]] = {}
+        for plan in plans:
+            for step in plan.to_do:
+                self._planned.setdefault(step.why, set()).add(plan.node)
         self._took: dict[str, dict[str, float]] = {why: {} for why in self._planned}
 
     def note(self, node: str, why: str, seconds: float) -> Iterator[str]:
@@ -41,14 +44,6 @@ class StepsDone:
     def _line(self, why: str) -> str:
         took = self._took[why]
         return f"✓ {why}: {', '.join(sorted(took))} ({max(took.values()):.1f} s)"
-
-
-def _whys(plans: Sequence[SetupPlan]) -> Iterator[str]:
-    return (step.why for plan in plans for step in plan.to_do)
-
-
-def _has(plan: SetupPlan, why: str) -> bool:
-    return any(step.why == why for step in plan.to_do)
 
 
 def step_line(step: Step) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 
 UFW, FIREWALLD, NFTABLES, IPTABLES = "ufw", "firewalld", "nftables", "iptables"
+OWN_MARKS = "orch:"
+"""Beginning of the comments of orch's rules, whatever the project."""
 INPUT = "INPUT"
 """The chain that iptables has for what is meant for this machine."""
 
@@ -27,7 +28,7 @@ class Opening:
     ports: str = ""
     """`12355`, `1024:65535`, several with commas; empty for all."""
     interface: str = ""
-    """The interface that it is about, `*` for the rest of a name (`eth*`); empty for all."""
+    """The interface that it is about; empty for all."""
     mark: str = ""
     """Comment of the rule, by which ours are known; firewalld's have none, there it is the rule's priority."""
     place: str = ""
@@ -37,11 +38,8 @@ class Opening:
 
     def admits(self, address: str, interface: str = "") -> bool:
         """Whether it lets this address, which comes in by this interface (empty: not known), reach every port."""
-        return (
-            not self.ports
-            and fnmatchcase(interface, self.interface or "*")
-            and IPv4Network(address).subnet_of(self.network)
-        )
+        on_it = self.interface in ("", interface)
+        return not self.ports and on_it and IPv4Network(address).subnet_of(self.network)
 
     @property
     def sources(self) -> str:
@@ -62,14 +60,20 @@ class Firewall:
     active: bool | None = None
     """Whether it drops anything; None where it could not be asked without more rights."""
     openings: tuple[Opening, ...] | None = None
-    """None where they could not be read."""
+    """All of ufw and firewalld; of nftables and iptables those of orch alone. None where they could not be read."""
     places: tuple[str, ...] = ()
     """Where an opening has to be made: nftables' chains, firewalld's zone towards the peers."""
+
+    @property
+    def known_openings(self) -> tuple[Opening, ...] | None:
+        """Openings of all owners; None where they are not known. In nftables and iptables the order of rules, sets and
+        chains decide whom one lets in: there only a connection tells."""
+        return self.openings if self.tool in (UFW, FIREWALLD) else None
 
 
 def mark_of(project: str) -> str:
     """The comment that rules of this project carry."""
-    return f"orch:{project}"
+    return f"{OWN_MARKS}{project}"
 
 
 def known_mark(tool: str, mark: str) -> str:

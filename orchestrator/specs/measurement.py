@@ -23,7 +23,7 @@ class SavedMeasurement:
 
 
 def read_saved(values: Any) -> SavedMeasurement | None:
-    """Read a saved measurement; None for anything else, and for a measurement of an incompatible version."""
+    """Read a saved measurement; None for anything else."""
     try:
         saved = from_json(SavedMeasurement, values)
         saved.measured.check()

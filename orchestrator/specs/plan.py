@@ -51,8 +51,8 @@ class Plan(RunSettings):
     """Name of the node of rank 0."""
     master_addr: str
     master_port: int
-    supervisor_port: int = 0
-    """Port of the agents' coordinator on the same node; 0 in a plan of an older version."""
+    supervisor_port: int
+    """Port of the agents' coordinator on the same node."""
     nnodes: int
     world_size: int
     command: tuple[str, ...]

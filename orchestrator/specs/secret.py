@@ -53,7 +53,8 @@ class Veil:
     """The longest first: one value may be part of another."""
 
     def and_over(self, values: Iterable[str]) -> Veil:
-        return _veil({*self.pieces, *_pieces(values)})
+        pieces = {*self.pieces, *_pieces(values)}
+        return Veil(pieces=tuple(sorted(pieces, key=lambda piece: (-len(piece), piece))))
 
     def hide(self, text: str) -> str:
         for piece in self.pieces:
@@ -99,10 +100,6 @@ def _pieces(values: Iterable[str]) -> set[str]:
     lines = {line.strip() for value in values for line in value.splitlines()}
     kept = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
     return kept | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in kept for ascii in (True, False)}
-
-
-def _veil(pieces: set[str]) -> Veil:
-    return Veil(pieces=tuple(sorted(pieces, key=lambda piece: (-len(piece), piece))))
 
 
 def _hidden(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import IO
 
-from orchestrator.nodes.state_files import open_private
+from orchestrator.nodes.state_files import open_private, sync_folder
 from orchestrator.state.journal import Journal, fold
 from orchestrator.state.journal_entries import JournalEntry, decode_entry, encode_entry
 
@@ -95,17 +95,9 @@ class RecordFile:
             os.ftruncate(file.fileno(), size)  # no one has acted upon it yet
             raise
         if not size:
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
 
 
 def _entry(line: bytes) -> JournalEntry | None:
     """The entry of a line; None for one that was cut short: no beginning of a JSON object is one itself."""
     return decode_entry(line.decode("utf-8", "replace"))
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

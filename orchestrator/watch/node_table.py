@@ -120,11 +120,8 @@ def _of_usage(shape: Callable[[ResourceUsage], str]) -> Callable[[NodeView], str
 
 
 def _cpu(node: NodeView) -> Text:
-    return _percent(node.usage.cpu_percent) if node.usage else Text()
-
-
-def _percent(value: float) -> Text:
-    return Text(f"{value:.0f} %", "" if value < 95 else "bold")
+    percent = node.usage.cpu_percent if node.usage else None
+    return Text() if percent is None else Text(f"{percent:.0f} %", "" if percent < 95 else "bold")
 
 
 def _gpu_busy(node: NodeView) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.nodes import fake_slurm
+from tests import fake_slurm
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -17,6 +17,7 @@ from contract.cost_model.choice import choose_sync
 from contract.data_parts import divide, files_of
 from tests.trainer.conftest import Ranks, Result
 from tests.trainer.forecasts import GIGABIT, measured, node
+from tests.trainer.trace_generator import generate
 from trainer.config import RankInfo, TrainOptions
 from trainer.data import image_store, prepare_tokens, trace_shards
 from trainer.data.image_store import PreparedImages, StoredImages
@@ -25,7 +26,6 @@ from trainer.data.manifests import PreparedTokens
 from trainer.data.order import Bucketed, Order, Shuffled
 from trainer.data.shards import Windows
 from trainer.data.texts import Document
-from trainer.data.trace_generator import generate
 from trainer.data.trace_shards import MappedTraces, PreparedTraces
 from trainer.engine.dataloader import BatchSplit
 from trainer.engine.sync_plan import with_all_nodes

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from tests.trainer.forked import alone
+from tests.trainer.trace_generator import generate
 from trainer.data import trace_files, trace_tensors
 from trainer.data.order import BlockShuffled
 from trainer.data.trace_files import Trace, Vocabulary
-from trainer.data.trace_generator import generate
 from trainer.data.trace_recorder import record
 from trainer.data.trace_shards import MappedTraces, PreparedTraces, TraceSource, prepare
 from trainer.data.traces import Traces, graphs, sequences

@@ -1,4 +1,4 @@
-"""`orch` on a cluster of the shipped double of Slurm: its commands and the batch script are real processes of this
+"""`orch` on a cluster of the double of Slurm: its commands and the batch script are real processes of this
 computer; a stand-in takes the place of the agent."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.fleet.connect import connect
-from orchestrator.nodes import fake_slurm
 from orchestrator.nodes.fake import FakeNode
+from tests import fake_slurm
 from tests.json_output import json_data
 from tests.unit.conftest import Orch, Ran
 

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 
 from contract.cost_model.memory import TransformerTraining
 from contract.run_folder import AGENTS_TOKEN
-from orchestrator.checks.manifest import manifest_problems
+from orchestrator.checks.manifest import refused_values
 from orchestrator.fleet.planning.export import Machines, described, export_request
 from orchestrator.plan.jobset import jobset
 from orchestrator.plan.launch import plan_launch
 from orchestrator.plan.pod import ClusterPlace, cluster_notes, object_name
 from orchestrator.render.manifest import manifest_text
-from orchestrator.specs.container import Mount
 from orchestrator.specs.errors import ConfigError, PreflightError
 from orchestrator.specs.launch_options import LaunchOptions
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.secret import Secret
 from tests import lan
+from tests.jobset_api import api_problems
 from tests.json_output import json_data
 from tests.unit.conftest import Orch
 
@@ -75,7 +75,7 @@ def test_hostile_words_arrive_as_they_were_typed(words: list[str], variables: di
     """Read by a parser of YAML 1.1, then expanded as Kubernetes does it."""
     plan = plan_of(LaunchOptions(command=("python", "train.py", *words), environment=variables))
     manifest = jobset(plan, ClusterPlace())
-    assert manifest_problems("jobset", manifest) == ()
+    assert (refused_values(manifest), api_problems(manifest)) == ((), [])
     text = manifest_text(manifest, [*words, "a note"])
     assert text.isascii()
     read = yaml.safe_load(text)
@@ -130,6 +130,11 @@ def test_no_value_of_a_secret_is_written(orch: Orch, monkeypatch: pytest.MonkeyP
         assert ran.code == 0, ran.err
         for value in ("very_secret", "hush", "pass-word"):
             assert value not in ran.out + ran.err
+
+
+def test_a_secret_that_is_given_twice_is_one_file() -> None:
+    manifest = jobset(plan_of(LaunchOptions(secrets=(Secret(name="KEY"), Secret(name="KEY")))), ClusterPlace())
+    assert api_problems(manifest) == []
 
 
 def test_the_steps_make_every_key_that_the_manifest_refers_to() -> None:
@@ -214,18 +219,12 @@ def test_json(orch: Orch) -> None:
         (("-n", "2", "--env", "NODE_RANK=1", "--", "gpt2"), 3, "--env NODE_RANK: the agent in the job sets it"),
         (("-n", "2", "--env", "é=1", "--", "gpt2"), 3, "name: 'é' is no name of a variable"),
         (("-n", "2", "--env", "A=" + "x" * 131072, "--", "gpt2"), 3, "value: longer than 131071 bytes"),
+        (("-n", "2", "--env", "ORCH_PEERS=a", "--", "gpt2"), 3, "env: name ORCH_PEERS occurs twice"),
+        (("-n", "2", "--", "python", "a.py", "x" * 131072), 3, "]: longer than 131071 bytes"),
+        (("-n", "2", "--", "python", "a.py", *["x" * 131000] * 3), 3, "metadata.annotations: 393"),
     ],
 )
 def test_what_is_refused(orch: Orch, words: tuple[str, ...], code: int, said: str) -> None:
     ran = orch("export", "jobset", *words)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
-
-
-def test_folders_and_unequal_machines_have_no_place_in_a_pod() -> None:
-    mounted = lan.plan(mounts=(Mount(source="/srv/data", target="/data"),))
-    with pytest.raises(ConfigError, match="/srv/data: a folder of a node, which a pod does not have"):
-        jobset(mounted, ClusterPlace())
-    specs = {"alpha": lan.spec("alpha", nproc_per_node=2), "beta": lan.spec("beta")}
-    with pytest.raises(ConfigError, match="alpha has 2 ranks on cpu, beta has 1 on cpu"):
-        jobset(lan.plan_of(*specs.values()), ClusterPlace())

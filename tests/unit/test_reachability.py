@@ -183,6 +183,14 @@ def test_peers_that_a_whole_interface_lets_in_lack_no_rule() -> None:
         assert [found.id for found in firewall.no_rule(fleet)] == ids
 
 
+def test_rules_of_nftables_and_iptables_prove_nothing_to_doctor() -> None:
+    """Their order, sets and chains decide whom they let in: a connection shows it."""
+    for tool in ("nftables", "iptables"):
+        wall = Firewall(tool=tool, active=True, openings=(Opening(source="10.0.0.200", mark="orch:other"),))
+        fleets = (walled(untried(), wall), beta(network=facts("beta", wall=wall)))
+        assert [one.id for fleet in fleets for check in firewall.CHECKS for one in check(fleet)] == []
+
+
 @pytest.mark.parametrize(
     ("opening", "ids"),
     [

@@ -1,4 +1,4 @@
-"""Runs on a cluster, from launch to stop, on the shipped double of Slurm: its commands and the batch script are real
+"""Runs on a cluster, from launch to stop, on the double of Slurm: its commands and the batch script are real
 processes of this computer; a stand-in takes the place of the agent."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.checks.failure import Failure
 from orchestrator.cli.launching.stopping import StoppedRun
 from orchestrator.fleet.connect import connect
 from orchestrator.fleet.runs.launch import launch
-from orchestrator.nodes import fake_slurm, slurm
+from orchestrator.nodes import slurm
 from orchestrator.nodes.carrier import CarriedAttempt
 from orchestrator.nodes.local import LocalNode
 from orchestrator.nodes.slurm_answers import carried, read_look
@@ -30,7 +30,7 @@ from orchestrator.specs.errors import PartialError
 from orchestrator.specs.request import RunIdentity
 from orchestrator.state.next_step import next_step
 from orchestrator.store.run_record import RunRecord
-from tests import lan
+from tests import fake_slurm, lan
 from tests.json_output import json_data
 from tests.unit.conftest import Orch
 from tests.unit.slurm_double import Cluster, around_sbatch, uni, until

@@ -42,8 +42,7 @@ def add(actions: Actions, kind: Kind) -> None:
     )
     sources.add_argument("--preprocessed-dir", type=Path, metavar="DIR", help=".pt files of tensors")
     sources.add_argument("--record-own", type=int, metavar="N", help="N real traces of Python's own library at work")
-    sources.add_argument("--generate", type=int, metavar="N", help="N generated traces, to test size and speed")
-    prepare.add_argument("--seed", type=int, default=1337, help="seed of --record-own and --generate")
+    prepare.add_argument("--seed", type=int, default=1337, help="seed of --record-own")
     prepare.add_argument("--data-dir", type=Path, default=Path("Data"), metavar="DIR")
     prepare.set_defaults(run=partial(_prepare, kind))
 
@@ -73,9 +72,8 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 def _prepare(kind: Kind, given: argparse.Namespace, _place: RankInfo) -> int:
     from trainer.data.trace_shards import prepare
 
-    for flag, traces in (("--record-own", given.record_own), ("--generate", given.generate)):
-        if traces is not None and traces < 1:
-            raise OptionError(f"{flag} {traces}: expected at least 1")
+    if given.record_own is not None and given.record_own < 1:
+        raise OptionError(f"--record-own {given.record_own}: expected at least 1")
     data, new = prepare(_source(kind, given), given.data_dir)
     train, validation = data.split("train"), data.split("validation")
     calls = train["calls"] + validation["calls"]
@@ -100,14 +98,10 @@ def _source(kind: Kind, given: argparse.Namespace) -> TraceSource:
         from trainer.data import trace_tensors
 
         return trace_tensors.source_of(given.preprocessed_dir, kind.kind)
-    if given.record_own:
-        from trainer.data.trace_recorder import record
+    from trainer.data.trace_recorder import record
 
-        described = {"record_own": given.record_own, "seed": given.seed}
-        return trace_files.source_of(described, record(given.record_own, given.seed))
-    from trainer.data.trace_generator import generate
-
-    return generate(given.generate, given.seed)
+    described = {"record_own": given.record_own, "seed": given.seed}
+    return trace_files.source_of(described, record(given.record_own, given.seed))
 
 
 # ── predict and evaluate ──────────────────────────────────────────────────────────────────────────

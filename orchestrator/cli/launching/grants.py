@@ -24,7 +24,7 @@ from orchestrator.fleet.runs.load_plan import Recalled, recall
 from orchestrator.fleet.runs.takeover import claims_of, disagreement, take_over
 from orchestrator.fleet.supervise.hooks import SHOWN_DIGITS, grant, hook_lines, hooks_digest, is_granted
 from orchestrator.nodes.interface import Node
-from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.container import ContainerSpec
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory import HookSpec, Inventory
@@ -181,7 +181,7 @@ def _claims_on_the_controller(plan: Plan, own: Plan | None, options: LaunchOptio
             yield ("--env", f"{name}=…")
     for mount in plan.mounts:
         if not options.mounts and not (own and mount in own.mounts):
-            yield ("--mount", _mount_words(mount))
+            yield ("--mount", mount.typed)
 
 
 def _without_foreign_words(found: Recalled, inventory: Inventory) -> Plan:
@@ -236,7 +236,7 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
     for word in (*kept, *(f"{name}=… as given" for name in sorted(options.environment))):
         yield f"  environment  {word}"
     for mount in options.mounts or plan.mounts:
-        yield f"  mount        {_mount_words(mount)}"
+        yield f"  mount        {mount.typed}"
     for name in sorted({secret.name for secret in (*plan.secrets, *options.secrets)}):
         yield f"  secret       {name}"
     if options.workdir or plan.own_code:
@@ -245,7 +245,3 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
         yield f"  data         {one.name}: {f'as the nodes hold it, {one.digest}' if one.digest else one.origin}"
     resolved = options.resolved(plan)
     yield f"  options      {' '.join(f'{flag.name} {getattr(resolved, name)}' for name, flag in NUMBERS.items())}"
-
-
-def _mount_words(mount: Mount) -> str:
-    return f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"

@@ -13,8 +13,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.cli.consent import agreed
-from orchestrator.cli.launching.typed_line import typed_line
-from orchestrator.cli.report import say
+from orchestrator.cli.report import invocation, say
 from orchestrator.fleet.planning.data import chosen_data
 from orchestrator.fleet.runs.code_files import DATA_OPTION, CodeFiles, code_files
 from orchestrator.render.printable import counted
@@ -62,7 +61,7 @@ def own_code(options: LaunchOptions, earlier: Plan | None = None) -> OwnCode | N
     if Path.home().resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{folder.resolve()} would be copied to every node, with everything in it",
-            hint=f"{typed_line(options, options.command, './mine')}   # a folder with the code alone",
+            hint=f"{_typed_line(options, options.command, './mine')}   # a folder with the code alone",
         )
     code = code_files(folder, _data_in(folder, options, earlier))
     if options.program.is_own and (words := options.program.entry()):
@@ -129,7 +128,7 @@ def _must_hold(folder: Path, words: Sequence[str], options: LaunchOptions) -> No
 
     def line(name: str, workdir: str = "") -> str:
         """The line that was typed, with another script."""
-        return typed_line(options, [name if word == words[0] else word for word in options.command], workdir)
+        return _typed_line(options, [name if word == words[0] else word for word in options.command], workdir)
 
     if script.is_absolute():
         if script.is_relative_to(folder.resolve()) and script.is_file():
@@ -138,7 +137,7 @@ def _must_hold(folder: Path, words: Sequence[str], options: LaunchOptions) -> No
         return None  # of the image, or of a --mount
     if (folder / script).is_file():
         if words == options.command and options.program.is_shell and not os.access(folder / script, os.X_OK):
-            raise UsageError(f"{words[0]} is not executable", hint=typed_line(options, ["bash", *words]))
+            raise UsageError(f"{words[0]} is not executable", hint=_typed_line(options, ["bash", *words]))
         return None
     if script.is_file():
         raise ConfigError(
@@ -168,7 +167,21 @@ def _must_hold_module(folder: Path, module: str, options: LaunchOptions) -> None
     close = difflib.get_close_matches(module, known, 1)
     raise ConfigError(
         f"no module {module} in {folder}" + (f"; did you mean {close[0]}?" if close else ""),
-        hint=typed_line(
+        hint=_typed_line(
             options, [(close[0] if close else "MODULE") if word == module else word for word in options.command]
         ),
     )
+
+
+def _typed_line(options: LaunchOptions, program: Sequence[str], workdir: str = "") -> str:
+    """Return the line of this launch with other words after `--`, and another folder of the code where one is given."""
+    words, typed = list(invocation.current.words), list(options.command)
+    if "--" in words:
+        words = words[: words.index("--")]
+    else:  # without a command line, as in a call from Python, a launch
+        words = words[: -len(typed)] if typed and words[-len(typed) :] == typed else ["launch"]
+    if workdir and "--workdir" in words:
+        place = words.index("--workdir")
+        del words[place : place + 2]
+    words = [word for word in words if not (workdir and word.startswith("--workdir="))]
+    return shlex.join(["orch", *words, *(("--workdir", workdir) if workdir else ()), "--", *program])

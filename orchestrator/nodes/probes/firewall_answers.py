@@ -9,7 +9,7 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 
 from orchestrator.nodes.probes.nft_answers import NARROW, covers_dynamic, read_nftables
-from orchestrator.specs.firewall import FIREWALLD, INPUT, IPTABLES, NFTABLES, UFW, Firewall, Opening
+from orchestrator.specs.firewall import FIREWALLD, INPUT, IPTABLES, NFTABLES, OWN_MARKS, UFW, Firewall, Opening
 
 Said = Mapping[str, Sequence[str]]
 """Lines of the answer, by the key of `network_probe.SCRIPT`."""
@@ -110,7 +110,7 @@ def _iptables(said: Said) -> Firewall:
     if not lines:
         return Firewall(tool=IPTABLES, active=None)
     rules = [rule for rule in map(_iptables_words, lines) if rule]
-    openings = tuple(filter(None, (_iptables_opening(rule) for rule in rules)))
+    openings = tuple(filter(None, (_iptables_own_rule(rule) for rule in rules)))
     active = ["-P", INPUT, "DROP"] in rules or _iptables_refuses(INPUT, rules)
     return Firewall(tool=IPTABLES, active=active, openings=openings)
 
@@ -153,19 +153,13 @@ def _meets_peers(key: str, value: str) -> bool:
     return key in ("--dport", "--dports") and covers_dynamic(value)
 
 
-def _iptables_opening(rule: list[str]) -> Opening | None:
-    """A rule of INPUT that asks for nothing but source, interface, TCP and port."""
-    if rule[:2] != ["-A", INPUT]:
-        return None
+def _iptables_own_rule(rule: list[str]) -> Opening | None:
+    """A rule of INPUT that `orch firewall` has made: one address, on all ports."""
     given = dict(_options(rule[2:]))
-    if given.pop("-j", "") != "ACCEPT" or given.pop("-p", "") not in ("tcp", ""):
+    source, mark = given.get("-s", ""), given.get("--comment", "")
+    if rule[:2] != ["-A", INPUT] or not source or not mark.startswith(OWN_MARKS):
         return None
-    source, mark = given.pop("-s", ""), given.pop("--comment", "")
-    ports = given.pop("--dport", given.pop("--dports", ""))
-    interface = given.pop("-i", "").replace("+", "*")
-    if given or NARROW.match(interface):
-        return None
-    return Opening(source=source.removesuffix("/32"), ports=ports, interface=interface, mark=mark)
+    return Opening(source=source.removesuffix("/32"), mark=mark)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

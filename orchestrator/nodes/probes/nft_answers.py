@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network, summarize_address_range
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.specs.firewall import INPUT, NFTABLES, Firewall, Opening
+from orchestrator.specs.firewall import INPUT, NFTABLES, OWN_MARKS, Firewall, Opening
 
 _OTHERS_TABLES = re.compile(r"^(firewalld|docker-bridges|libvirt.*|lxc|incus|fail2ban|f2b-.*)$")
 """Tables of programs that keep them for purposes of their own, in nftables."""
@@ -34,13 +32,12 @@ def read_nftables(text: str) -> Firewall:
         and place not in of_iptables
         and (chain.get("policy") == "drop" or _nft_refuses(place, rules))
     )
-    sets = {_place(one, "name"): one.get("elem") for one in _objects(entries, "set", "name")}
-    openings = [opening for rule in rules if _place(rule) in places for opening in _nft_openings(rule, sets)]
-    return Firewall(tool=NFTABLES, active=bool(places), openings=tuple(openings), places=places)
+    own = tuple(_own_rules(rule for rule in rules if _place(rule) in places))
+    return Firewall(tool=NFTABLES, active=bool(places), openings=own, places=places)
 
 
 def _objects(entries: Any, kind: str, name: str) -> Iterator[dict[str, Any]]:
-    """The rules, chains or sets among nftables' entries that say where they stand."""
+    """The rules or chains among nftables' entries that say where they stand."""
     for entry in entries if isinstance(entries, list) else ():
         item = entry.get(kind) if isinstance(entry, dict) else None
         if isinstance(item, dict) and all(isinstance(item.get(key), str) for key in ("family", "table", name)):
@@ -91,32 +88,14 @@ def _nft_meets_peers(part: Mapping[str, Any]) -> bool:
     return left == _DPORT and not differs and covers_dynamic(_nft_ports(right))
 
 
-def _nft_openings(rule: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[Opening]:
-    """A rule that asks for nothing but source, interface, TCP and port, once for each source and interface. What it
-    counts does not matter."""
-    sources: list[str] | None = [""]
-    interfaces = [""]
-    ports, accepts = "", False
-    for part in _parts(rule):
-        match = part.get("match")
-        if "accept" in part:
-            accepts = True
-        elif isinstance(match, dict) and match.get("op") == "==":
-            left, right = match.get("left"), match.get("right")
-            if left == _SOURCE:
-                sources = _nft_sources(right, rule, sets)
-            elif left == _DPORT:
-                ports = _nft_ports(right)
-            elif left in _INTERFACE:
-                names = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
-                interfaces = [name for name in names if isinstance(name, str) and not NARROW.match(name)]
-            elif right != "tcp" or left not in (_L4PROTO, _PROTOCOL):
-                return
-        elif "counter" not in part:
-            return
-    mark, handle = str(rule.get("comment", "")), str(rule.get("handle", ""))
-    for source, interface in product(sources or (), interfaces) if accepts else ():
-        yield Opening(source=source, ports=ports, interface=interface, mark=mark, place=_place(rule), handle=handle)
+def _own_rules(rules: Iterable[Mapping[str, Any]]) -> Iterator[Opening]:
+    """Rules that `orch firewall` has made: one address each, on all ports."""
+    for rule in rules:
+        mark, handle = str(rule.get("comment", "")), str(rule.get("handle", ""))
+        matches = [part["match"] for part in _parts(rule) if isinstance(part.get("match"), dict)]
+        source = next((match.get("right") for match in matches if match.get("left") == _SOURCE), None)
+        if mark.startswith(OWN_MARKS) and isinstance(source, str):
+            yield Opening(source=source, mark=mark, place=_place(rule), handle=handle)
 
 
 _INTERFACE = ({"meta": {"key": "iifname"}}, {"meta": {"key": "iif"}})
@@ -124,41 +103,10 @@ _SOURCE = {"payload": {"protocol": "ip", "field": "saddr"}}
 _DPORT = {"payload": {"protocol": "tcp", "field": "dport"}}
 _PROTOCOL = {"payload": {"protocol": "ip", "field": "protocol"}}
 _L4PROTO = {"meta": {"key": "l4proto"}}
-_SOURCES = 256
-"""Number of elements of a set that are looked at."""
 NARROW = re.compile(r"^(lo$|docker|br-|virbr|veth|cni|flannel|cali|lxc|tun|tap|wg|tailscale|zt|ppp)")
 """Interfaces over which no peer of the LAN comes."""
 _DYNAMIC = (32768, 60999)
 """Ports that the kernel gives out by itself (net.ipv4.ip_local_port_range): where gloo and NCCL listen."""
-
-
-def _nft_sources(right: Any, rule: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str] | None:
-    """Addresses and networks of a literal, an anonymous set or a named one (`@trusted`); None where it is not known."""
-    if isinstance(right, str) and right.startswith("@"):
-        right = {"set": sets.get(f"{rule['family']} {rule['table']} {right[1:]}")}
-    several = right.get("set") if isinstance(right, dict) and "set" in right else [right]
-    if not isinstance(several, list):
-        return None
-    found: list[str] = []
-    for one in several[:_SOURCES]:
-        item = one["elem"].get("val") if isinstance(one, dict) and isinstance(one.get("elem"), dict) else one
-        networks = _networks(item)
-        if networks is None:
-            return None
-        found += networks
-    return found
-
-
-def _networks(item: Any) -> list[str] | None:
-    try:
-        if isinstance(item, str):
-            return [str(item)] if IPv4Network(item, strict=False) else None
-        if "prefix" in item:
-            return [str(IPv4Network(f"{item['prefix']['addr']}/{item['prefix']['len']}", strict=False))]
-        first, last = item["range"]
-        return [str(network) for network in summarize_address_range(IPv4Address(first), IPv4Address(last))]
-    except (ValueError, TypeError, KeyError):
-        return None
 
 
 def _nft_ports(right: Any) -> str:

@@ -17,7 +17,7 @@ from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_host import REACH, node_of
 from orchestrator.specs.inventory_files.ansible_vars import VariablesBeside, by_the_program, require_static
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory
-from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, require_single_keys, shown
+from orchestrator.specs.inventory_files.inventory_yaml import mapping_of, plain, read_yaml, require_single_keys, shown
 
 _RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})(?::(\d{1,9}))?\]|\[([a-z]):([a-z])(?::(\d{1,9}))?\]")
 _SECTION = re.compile(r"\[(?P<group>[^\]:]+)(?::(?P<kind>vars|children|hosts))?\]\s*(?:[#;].*)?")
@@ -78,12 +78,12 @@ def from_ansible(text: str | bytes, *, filename: str, beside: VariablesBeside | 
         )
     _refuse_lists(top, filename)
     reading = _Reading(beside)
-    meta = _mapping(top.pop(_META, None))
+    meta = mapping_of(top.pop(_META, None))
     for name, group in top.items():
         reading.group(name, group)
-    for host, own in _mapping(meta.get("hostvars")).items():
+    for host, own in mapping_of(meta.get("hostvars")).items():
         if host in reading.groups.hosts:
-            reading.groups.hosts[host].update(_mapping(own))
+            reading.groups.hosts[host].update(mapping_of(own))
     return reading.found()
 
 
@@ -92,12 +92,12 @@ def _refuse_lists(top: dict[str, Any], filename: str) -> None:
     waiting = [] if _META in top else list(top.items())
     while waiting:
         name, group = waiting.pop()
-        if isinstance(group, list) or isinstance(_mapping(group).get("hosts"), list):
+        if isinstance(group, list) or isinstance(mapping_of(group).get("hosts"), list):
             raise ConfigError(
                 f"{filename} is no Ansible inventory in YAML or JSON: {shown(name)} has a list of hosts, not a mapping",
                 hint="if it is Ansible's, write `hosts: {alpha: {}, beta: {}}`; otherwise lines `NAME slots=2`",
             )
-        waiting += _mapping(_mapping(group).get("children")).items()
+        waiting += mapping_of(mapping_of(group).get("children")).items()
 
 
 def from_ansible_ini(
@@ -156,10 +156,10 @@ class _Reading:
             return
         for key in given.keys() - {"hosts", "vars", "children"}:
             self.note(f"group {shown(name)}: the key {shown(key)} means nothing to Ansible")
-        group.variables.update(_mapping(given.get("vars")))
+        group.variables.update(mapping_of(given.get("vars")))
         for pattern, own in self._entries(name, "hosts", given.get("hosts")):
             for host in self._hosts(pattern):
-                self.groups.add_host(host, name, _mapping(own))
+                self.groups.add_host(host, name, mapping_of(own))
         for child, inner in self._entries(name, "children", given.get("children")):
             group.children[child] = None
             self.group(child, inner)
@@ -210,10 +210,6 @@ class _Reading:
             yield from _expanded(pattern)
         except ValueError as error:
             self.note(f"hosts {shown(pattern)} left out: {error}")
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _key_value(word: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.specs.errors import ConfigError
 from orchestrator.specs.inventory_files.ansible_vars import require_static
 from orchestrator.specs.inventory_files.inventory_import import ImportedInventory, ImportedNode
-from orchestrator.specs.inventory_files.inventory_yaml import plain, read_yaml, shown
+from orchestrator.specs.inventory_files.inventory_yaml import mapping_of, plain, read_yaml, shown
 
 _LINES = "write its machines as lines `NAME slots=GPUS` (a hostfile), then: orch inventory import FILE"
 _NAMED = (
@@ -49,9 +49,9 @@ def from_foreign_file(text: str, *, filename: str) -> ImportedInventory | None:
         if keys <= top.keys() and not {"hosts", "children", "_meta", "nodes"} & top.keys():
             raise ConfigError(f"{filename} is {name}, no inventory", hint=_LINES)
     if top.get("type") == "fleet" or "ssh_config" in top:
-        return _dstack(_mapping(top.get("ssh_config")), filename)
+        return _dstack(mapping_of(top.get("ssh_config")), filename)
     if isinstance(provider := top.get("provider"), dict) and "cluster_name" in top:
-        return _ray(provider, _mapping(top.get("auth")), filename)
+        return _ray(provider, mapping_of(top.get("auth")), filename)
     return _pools(top) if _is_pools(top, text) else None
 
 
@@ -143,7 +143,3 @@ def _node(host: Any, values: Mapping[str, Any], notes: list[str], labels: dict[s
     keys = {"user": values.get("user"), "port": values.get("port"), "identity": values.get("identity_file")}
     given = {key: value for key, value in keys.items() if value is not None}
     return ImportedNode(name=host, values={"address": host, **given, **({"labels": labels} if labels else {})})
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -123,6 +123,11 @@ def write_yaml(document: AnyMapping[str, Any], *, header: str = "") -> str:
     return header + text.getvalue()
 
 
+def mapping_of(value: Any) -> dict[str, Any]:
+    """Return the value; an empty mapping for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 def plain(tree: Tree) -> Any:
     """Dicts, lists and scalars; of equal keys the first."""
     if isinstance(tree, Mapping):
@@ -200,7 +205,7 @@ class _Builder:
             if isinstance(event, AliasEvent):
                 tree = self._aliased(event, len(stack))
             elif isinstance(event, ScalarEvent):
-                tree = self._scalar(event)
+                tree = Scalar(line=_line(event), value=self._resolved(event), text=event.value)
             else:
                 start, children = stack.pop()
                 tree = self._closed(start, children)
@@ -266,9 +271,6 @@ class _Builder:
                 if entry.key not in own:
                     own.add(entry.key)
                     yield entry
-
-    def _scalar(self, event: ScalarEvent) -> Scalar:
-        return Scalar(line=_line(event), value=self._resolved(event), text=event.value)
 
     def _resolved(self, event: ScalarEvent) -> str | int | float | bool | None:
         if not event.implicit[0] or event.tag:  # quoted, or tagged

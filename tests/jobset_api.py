@@ -1,18 +1,24 @@
-"""Rules for manifests that are in no table of types: those of admission webhooks, of CEL, and of pods. Pure.
+"""What JobSet's API takes: the types of its definition, closed, and the rules of webhooks, of CEL and of pods.
 
-Sources: JobSet's webhook (kubernetes-sigs/jobset, pkg/webhooks/jobset_webhook.go) at the commit of `manifest_facts`;
-the validation of pods as Kubernetes documents it for its API. Each rule yields (field, text).
+Types: the JSON Schema tests/cases/export/jobset.schema.json, made by scripts/crd_facts.py; a field that it lacks
+is a problem, which an API server would drop silently. Rules: JobSet's webhook (kubernetes-sigs/jobset,
+pkg/webhooks/jobset_webhook.go) at the commit that the schema names; the validation of pods as Kubernetes documents it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 Problem = tuple[str, str]
+SCHEMA = json.loads((Path(__file__).parent / "cases" / "export" / "jobset.schema.json").read_text("utf-8"))
 LONGEST_LABEL = 63
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -22,7 +28,6 @@ _RULE_NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _REASONS = (
     "BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy",
 )  # fmt: skip
-_MANAGERS = ("trainer.kubeflow.org/trainjob-controller", "kueue.x-k8s.io/multikueue")
 _MOST = 2**31 - 1
 _POD_SUFFIX = "-abcde"
 """Random suffix of a pod's name, as the webhook takes it."""
@@ -37,10 +42,27 @@ _SCALE = {
 """Factors of the suffixes of a quantity."""
 
 
-def rules_of(manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems of a JobSet whose types are right."""
-    yield from _metadata(manifest["metadata"])
-    yield from _jobset(manifest)
+def api_problems(manifest: Mapping[str, Any]) -> list[str]:
+    """Every problem as `field: text`; rules are checked where the types are right. Empty: it is valid."""
+    wrong = [f"{_path(error.absolute_path)}: {error.message}" for error in _TYPES.iter_errors(manifest)]
+    if wrong:
+        return wrong
+    return [f"{path}: {text}" for path, text in (*_metadata(manifest["metadata"]), *_jobset(manifest))]
+
+
+def _unique_by(_: object, keys: Sequence[str], items: Any, __: object) -> Iterator[jsonschema.ValidationError]:
+    """Two elements of a list with the same values under these keys: a fact of definitions that JSON Schema has not."""
+    seen = Counter(tuple(item.get(key) for key in keys) for item in items if isinstance(item, dict))
+    for values in (values for values, count in seen.items() if count > 1):
+        yield jsonschema.ValidationError(f"{', '.join(keys)} {', '.join(map(str, values))} occurs twice")
+
+
+_TYPES = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"uniqueBy": _unique_by})(SCHEMA)
+
+
+def _path(places: Iterable[int | str]) -> str:
+    """Field path as Kubernetes writes it: `spec.replicatedJobs[0].name`."""
+    return "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".")
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Iterator[Problem]:

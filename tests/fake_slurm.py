@@ -1,4 +1,4 @@
-"""Slurm on one computer, for the tests of this package and of packages built on it: no daemon, no other machine.
+"""Slurm on one computer: no daemon, no other machine.
 
 `install` makes sbatch, squeue, scancel, srun, scontrol and sacct in a folder for the PATH. Jobs run for real: a batch
 script as a process, a step as one process for each "node" of the job, all on this computer. Standard library only.

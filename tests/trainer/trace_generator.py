@@ -1,4 +1,4 @@
-"""Generated traces, to test size and speed: a model learns nothing useful from them."""
+"""Generated traces, for tests of size and speed: a model learns nothing useful from them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ANOMALIES = 0.1
 
 
 def generate(count: int, seed: int) -> TraceSource:
+    """Make this many traces of random calls, the same for a seed."""
     return TraceSource(
         description={"generate": count, "seed": seed},
         chunks=_chunks(count, seed),
