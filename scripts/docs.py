@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def generated() -> dict[Path, str]:
     return {
         DOCS / "reference" / "commands.md": "".join(_commands()),
         DOCS / "reference" / "inventory-keys.md": "".join(_inventory_keys()),
-        DOCS / "reference" / "symptoms.md": "".join(_symptoms()),
+        DOCS / "findings" / "README.md": "".join(_findings()),
         DOCS / "adr" / "README.md": "".join(_decisions()),
     }
 
@@ -172,23 +173,19 @@ def _type(key: Mapping[str, Any]) -> str:
     return " ".join([shown, *bounds])
 
 
-def _symptoms() -> Iterator[str]:
-    """Every cause of a failed run and every finding, by what a person sees."""
-    from orchestrator.checks.causes import cause_areas, causes_of
-    from orchestrator.specs.finding_pages import all_pages
+def _findings() -> Iterator[str]:
+    """Every finding by what a person sees, area by area."""
+    from orchestrator.specs.finding_pages import all_findings
 
-    yield "# Causes and findings, by symptom\n\n"
-    yield "With a failed run, start with `orch why`: it names the cause. This page lists all of them.\n\n"
-    yield "Made by `python scripts/docs.py reference` from the pages that `orch explain` prints.\n"
-    yield "\n## A run failed: causes that `orch why` names\n\n"
-    yield "| what happened | cause | what has to change |\n|---|---|---|\n"
-    for area in cause_areas():
-        for cause in causes_of(area).values():
-            yield f"| {_cell(cause.title)} | [{cause.id}](../causes/{area}.md) | {cause.owner} |\n"
-    yield "\n## Before a run: findings of `orch doctor`, `orch check-gpus` and `orch launch`\n\n"
-    yield "| what is wrong | finding |\n|---|---|\n"
-    for page in all_pages():
-        yield f"| {_cell(page.title)} | [{page.id}](../findings/{page.id}.md) |\n"
+    yield "# What `orch` may find\n\n"
+    yield "Findings of `orch doctor`, `orch check-gpus` and `orch launch`; `orch explain ID` prints each offline.\n"
+    yield "An id is `area.fault` and never changes its meaning: scripts may rely on it. "
+    yield "Causes of failed runs: [why](../why.md).\nThe list is made by `python scripts/docs.py reference`.\n"
+    for area, findings in groupby(all_findings(), key=lambda finding: finding.area):
+        yield f"\n## [{area}]({area}.md)\n\n| what is wrong | finding |\n|---|---|\n"
+        for one in findings:
+            anchor = re.sub(r"[^\w -]", "", f"{one.id}: {one.title}".lower()).replace(" ", "-")
+            yield f"| {_cell(one.title)} | [{one.id}]({area}.md#{anchor}) |\n"
 
 
 def _decisions() -> Iterator[str]:
@@ -232,7 +229,7 @@ def stage(folder: Path) -> None:
         if path.parent.name == "causes":
             text = _cause_page(text)
         if path.parent.name == "findings":
-            text = text.partition("\n---\n")[2] if text.startswith("---\n") else text
+            text = _findings_page(text)
         path.write_text(_site_links(text, depth=len(path.relative_to(folder).parts) - 1), "utf-8")
 
 
@@ -250,6 +247,12 @@ def _site_links(text: str, depth: int) -> str:
     return text
 
 
+def _findings_page(text: str) -> str:
+    """A page of findings without their texts for messages, each with its id as a place to link to."""
+    text = re.sub(r"^```yaml\n.*?^```\n\n", "", text, flags=re.M | re.S)
+    return re.sub(r"^## (?=([a-z]+\.\w+): )", r'## <span id="\1"></span>', text, flags=re.M)
+
+
 def _cause_page(text: str) -> str:
     """A page of causes, with the texts of its front matter as sections."""
     import yaml
@@ -258,9 +261,8 @@ def _cause_page(text: str) -> str:
     sections = []
     for name, cause in yaml.safe_load(front).items():
         steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
-        related = (
-            f"\n\nSee also: [{cause['finding']}](../findings/{cause['finding']}.md)" if cause.get("finding") else ""
-        )
+        finding = cause.get("finding", "")
+        related = finding and f"\n\nSee also: [{finding}](../findings/{finding.partition('.')[0]}.md#{finding})"
         explanation = _placeholders(cause["explanation"])
         sections.append(
             f"## {name}: {cause['title']} {{#{name}}}\n\n{explanation}\n\nOwner: {cause['owner']}\n\n{steps}{related}\n"

@@ -86,9 +86,11 @@ def _topics(site: Path) -> dict[str, str]:
     """Page, with the place in it, by topic. A guide wins over the command of the same name."""
     from orchestrator.checks.causes import cause_areas, causes_of
     from orchestrator.cli import COMMANDS
+    from orchestrator.specs.finding_pages import all_findings
 
     topics = {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
     topics |= {id: f"causes/{area}.html#{id}" for area in cause_areas() for id in causes_of(area)}
+    topics |= {finding.id: f"findings/{finding.area}.html#{finding.id}" for finding in all_findings()}
     for page in sorted(site.rglob("*.html"), key=lambda page: -len(page.parts)):
         path = page.relative_to(site)
         topics |= {path.with_suffix("").as_posix(): path.as_posix(), path.stem: path.as_posix()}

@@ -1,6 +1,6 @@
-"""The page of every finding, `docs/findings/ID.md`: its front matter is the catalogue of texts, the rest explains it.
+"""The findings, as `docs/findings/AREA.md` has them: each with its texts, YAML below its heading, and its explanation.
 
-Shipped with the package, so that a machine without internet can show it.
+Shipped with the package, so that a machine without internet can show them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from orchestrator.specs.errors import ConfigError, UsageError
 
 ID = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
 SECTIONS = ("What it means", "Why it matters", "How to fix it", "How it was found")
-"""Headings of every page, in this order."""
+"""Headings of every explanation, in this order."""
 
-_TITLE = re.compile(rf"# (?P<id>{ID.pattern}): (?P<title>.+)\n")
+_FINDING = re.compile(
+    rf"^## (?P<id>{ID.pattern}): (?P<title>[^\n]+)\n\n```yaml\n(?P<texts>.*?)^```\n\n(?P<text>.*?\n)(?=\n## |\Z)",
+    re.M | re.S,
+)
+_HEADING = re.compile(rf"^\*\*({'|'.join(SECTIONS)})\.\*\*\n", re.M)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingPage:
-    """The explanation of one finding."""
+class ExplainedFinding:
+    """A finding as its page has it."""
 
     id: str
     title: str
+    texts: str
+    """YAML of `FindingTexts`."""
     text: str
-    """The page below its front matter, as Markdown."""
+    """The explanation, as Markdown."""
 
     @property
     def area(self) -> str:
@@ -39,13 +45,13 @@ class FindingPage:
     @property
     def sections(self) -> dict[str, str]:
         """Text by heading."""
-        parts = re.split(r"^## (.+)\n", self.text, flags=re.MULTILINE)[1:]
+        parts = _HEADING.split(self.text)[1:]
         return {heading: text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingTexts:
-    """Front matter of a page. A text may hold `{values}`; a mapping has one text for each case of the finding."""
+    """Texts of a finding. Each may hold `{values}`; a mapping has one text for each case of the finding."""
 
     severity: str | Mapping[str, str]
     message: str | Mapping[str, str]
@@ -57,24 +63,24 @@ class FindingTexts:
 
 @cache
 def texts_of(id: str) -> FindingTexts:
-    """The texts of this finding, read from its page when it is found for the first time."""
+    """The texts of this finding, read when it is found for the first time."""
     from ruamel.yaml import YAML
 
-    front, _ = read_page(pages_folder() / f"{id}.md")
-    return FindingTexts(**YAML(typ="safe").load(front))
+    return FindingTexts(**YAML(typ="safe").load(_findings_of(id.partition(".")[0])[id].texts))
 
 
-def all_pages() -> tuple[FindingPage, ...]:
-    """Every page, in order of the ids."""
-    return tuple(_read(path) for path in sorted(pages_folder().glob("*.*.md")))
+def all_findings() -> tuple[ExplainedFinding, ...]:
+    """Every finding, in order of the ids."""
+    areas = sorted(path.stem for path in pages_folder().glob("[a-z]*.md"))
+    return tuple(finding for area in areas for finding in _findings_of(area).values())
 
 
-def find_page(id: str) -> FindingPage:
-    """The page of this finding. An id without a page is a `UsageError` that names the nearest."""
-    known = {path.name.removesuffix(".md"): path for path in pages_folder().glob("*.*.md")}
+def explained_finding(id: str) -> ExplainedFinding:
+    """The finding of this id. An unknown id is a `UsageError` that names the nearest."""
+    known = {finding.id: finding for finding in all_findings()}
     if id in known:
-        return _read(known[id])
-    near = [one for one in sorted(known) if id and id in one] or difflib.get_close_matches(id, known)
+        return known[id]
+    near = [one for one in known if id and id in one] or difflib.get_close_matches(id, known)
     meant = f"did you mean {' or '.join(near[:3])}? " if near else ""
     raise UsageError(f"no finding is called {id!r}", hint=f"{meant}orch explain lists them all")
 
@@ -88,15 +94,13 @@ def pages_folder(kind: str = "findings") -> Path:
     raise ConfigError(f"this installation lacks the pages of the {kind}", hint="install orch again")
 
 
-def _read(path: Path) -> FindingPage:
-    _, text = read_page(path)
-    head = _TITLE.match(text)
-    if head is None:
-        raise ConfigError(f"{path}: its heading is not '# ID: title'", hint="install orch again")
-    return FindingPage(id=head["id"], title=head["title"], text=text)
+@cache
+def _findings_of(area: str) -> Mapping[str, ExplainedFinding]:
+    """The findings of a page, by id."""
+    text = without_marks((pages_folder() / f"{area}.md").read_text("utf-8"))
+    return {found["id"]: ExplainedFinding(**found.groupdict()) for found in _FINDING.finditer(text)}
 
 
-def read_page(path: Path) -> tuple[str, str]:
-    """Front matter and text of a page, without the marks for the tests of its commands."""
-    front, _, text = path.read_text("utf-8").removeprefix("---\n").partition("\n---\n")
-    return front, re.sub(r"^<!-- .* -->\n", "", text, flags=re.M)
+def without_marks(text: str) -> str:
+    """The text of a page without the marks for the tests of its commands."""
+    return re.sub(r"^<!-- .* -->\n", "", text, flags=re.M)

@@ -39,8 +39,8 @@ FOLDERS = {
 }
 """Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`). `Data` is the
 user's."""
-NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine"}
-"""The example of a new finding; a package of the past in ADR 21; the name of an image."""
+NOT_YET = {"trainer/forecast", "lab/mine"}
+"""A package of the past in ADR 21; the name of an image."""
 FOREIGN = {
     "--config-settings",
     "--no-build-isolation",

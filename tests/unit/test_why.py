@@ -21,7 +21,7 @@ from orchestrator.checks.doctor import AREAS
 from orchestrator.cli import COMMANDS
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
-from orchestrator.specs.finding_pages import all_pages
+from orchestrator.specs.finding_pages import all_findings
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
@@ -366,7 +366,7 @@ def test_the_fix_of_a_cause_can_be_done() -> None:
 
 def check_fix(cause: Cause) -> None:
     """Its commands exist with their options, areas and findings, and its own finding too."""
-    findings = {page.id: page.area for page in all_pages()}
+    findings = {finding.id: finding.area for finding in all_findings()}
     assert cause.fix
     assert cause.finding in ("", *findings)
     assert cause.finding or cause.id not in findings, "orch explain would show the finding"
