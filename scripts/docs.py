@@ -36,6 +36,13 @@ FETCHED = re.compile(r"https://[^\"]+/iframe-worker/shim")
 """Script that the theme would fetch from elsewhere, for search without a server; docs/assets has ours."""
 
 
+STATUS = re.compile(
+    r"\*\*Status\.\*\* Accepted"
+    r"(?P<changes>(?:; replaces \d+(?:, \d+)*)?(?:; amended by \[\d+\]\([\w.-]+\)(?:, \[\d+\]\([\w.-]+\))*)?)\.\s"
+)
+"""First line of a decision."""
+
+
 def generated() -> dict[Path, str]:
     """Text of each page that is made from the code, by its path."""
     return {
@@ -189,12 +196,14 @@ def _findings() -> Iterator[str]:
 
 
 def _decisions() -> Iterator[str]:
-    """The list of decisions, from their headings."""
-    yield "# Decisions\n\nEach with its context, what was chosen and what was not. "
-    yield "The list is made by `python scripts/docs.py reference`.\n\n"
+    """The list of decisions, from their headings, with what each replaces or is amended by."""
+    yield "# Decisions\n\nEach with its status, its context, what was chosen and what was not. One that "
+    yield "replaces another holds what is left of it.\nThe list is made by `python scripts/docs.py reference`.\n\n"
     for path in sorted((DOCS / "adr").glob("[0-9]*.md")):
-        number, _, title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ").partition(". ")
-        yield f"- {number}: [{title}]({path.name})\n"
+        heading, _, text = path.read_text("utf-8").partition("\n\n")
+        number, _, title = heading.removeprefix("# ").partition(". ")
+        status = STATUS.match(text)
+        yield f"- {number}: [{title}]({path.name}){status['changes'] if status else ''}\n"
 
 
 # ── The site ──────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ import argparse
 import ast
 import os
 import re
+import runpy
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -32,6 +33,7 @@ DOCUMENTS = sorted(
 )
 CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 """Without the history, which names what was removed."""
+PACKAGES = ("contract", "orchestrator", "trainer")
 FOLDERS = {
     path.name: path.parent
     for path in (*ROOT.iterdir(), *ROOT.glob("orchestrator/*"), *ROOT.glob("trainer/*"))
@@ -39,8 +41,8 @@ FOLDERS = {
 }
 """Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`). `Data` is the
 user's."""
-NOT_YET = {"trainer/forecast", "lab/mine"}
-"""A package of the past in ADR 21; the name of an image."""
+NO_PATH = {"lab/mine"}
+"""The name of an image."""
 FOREIGN = {
     "--config-settings",
     "--no-build-isolation",
@@ -134,7 +136,7 @@ def output() -> Iterator[tuple[str, str]]:
 @cache
 def texts() -> str:
     """Every string of the packages, and the texts of causes and findings."""
-    files = [file for package in ("contract", "orchestrator", "trainer") for file in (ROOT / package).rglob("*.py")]
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     strings += [file.read_text("utf-8") for file in (*ROOT.glob("docs/causes/*.md"), *ROOT.glob("docs/findings/*.md"))]
@@ -153,7 +155,7 @@ def test_modules_that_commands_run_exist() -> None:
     assert len(modules) > 10
     assert [name for name in sorted(modules) if name.isidentifier() and not find_spec(name)] == []
     ours = [name.replace(".", "/") for name in modules if name.partition(".")[0] in FOLDERS]
-    places = [ROOT / name for name in ours if name not in NOT_YET]
+    places = [ROOT / name for name in ours if name not in NO_PATH]
     assert [str(one) for one in places if not (one.is_dir() or one.with_suffix(".py").is_file())] == []
 
 
@@ -193,7 +195,7 @@ def understood(given: list[str]) -> None:
 def paths(text: str) -> Iterator[tuple[str, str]]:
     """Each path below a folder of the repository or of a package, and the names that follow it after a colon."""
     for path, names in PATH.findall(text):
-        if path.partition("/")[0] in FOLDERS and path not in NOT_YET and not re.search(r"[A-Z]{2}", path):
+        if path.partition("/")[0] in FOLDERS and path not in NO_PATH and not re.search(r"[A-Z]{2}", path):
             yield path, names
 
 
@@ -273,6 +275,21 @@ def defined(path: Path) -> set[str]:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(name)
     return found
+
+
+def test_decisions_that_are_named_exist_and_have_a_status() -> None:
+    decisions = {int(path.name[:4]): path.read_text("utf-8") for path in ROOT.glob("docs/adr/0*.md")}
+    status = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["STATUS"]
+    bodies = {number: text.removeprefix(f"# {number}. ").partition("\n\n")[2] for number, text in decisions.items()}
+    assert [number for number, text in bodies.items() if not status.match(text)] == []
+    sources = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    unknown = {
+        f"{name_of(file)}: {number}"
+        for file in (*DOCUMENTS, *sources)
+        for number in re.findall(r"\bADR\s(\d+)|docs/adr/(\d{4})", file.read_text("utf-8"))
+        if int("".join(number)) not in decisions
+    }
+    assert unknown == set()
 
 
 def test_links_lead_to_files_and_headings() -> None:
