@@ -31,8 +31,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
 )
-CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
-"""Without the history, which names what was removed."""
 PACKAGES = ("contract", "orchestrator", "trainer")
 FOLDERS = {
     path.name: path.parent
@@ -91,7 +89,7 @@ def program(command: str) -> Any:
 @cache
 def lines(start: str) -> dict[str, list[str]]:
     """Documents with their lines that begin so."""
-    found = {name_of(path): sorted({line.partition("  #")[0] for line in code(path)}) for path in CURRENT}
+    found = {name_of(path): sorted({line.partition("  #")[0] for line in code(path)}) for path in DOCUMENTS}
     found = {document: [line for line in lines if line.startswith(start)] for document, lines in found.items()}
     return {document: lines for document, lines in found.items() if lines}
 
@@ -103,7 +101,7 @@ def test_orch_commands_exist_with_their_options(document: str) -> None:
 
 def test_commands_of_blocks_are_complete() -> None:
     """A block is there to be pasted; in a text, an argument may be missing."""
-    every = [line for path in CURRENT for line in commands(path) if line.startswith("orch ")]
+    every = [line for path in DOCUMENTS for line in commands(path) if line.startswith("orch ")]
     assert len(every) > 250
 
     def check(line: str) -> None:
@@ -124,7 +122,7 @@ def test_output_that_is_shown_is_of_today() -> None:
 
 def output() -> Iterator[tuple[str, str]]:
     """What blocks show as printed by `orch`, but for a text that a model has written."""
-    for path in CURRENT:
+    for path in DOCUMENTS:
         for language, block in BLOCK.findall(path.read_text("utf-8")):
             command = ""
             for line in block.splitlines() if language == "console" else ():
@@ -150,7 +148,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_modules_that_commands_run_exist() -> None:
-    every = {line for path in CURRENT for line in (*commands(path), *code(path)) if "python -m " in line}
+    every = {line for path in DOCUMENTS for line in (*commands(path), *code(path)) if "python -m " in line}
     modules = {found[1] for line in every if (found := re.search(r"python -m ([\w.]+)", line))}
     assert len(modules) > 10
     assert [name for name in sorted(modules) if name.isidentifier() and not find_spec(name)] == []
@@ -201,7 +199,7 @@ def paths(text: str) -> Iterator[tuple[str, str]]:
 
 def test_paths_exist_with_the_functions_named_in_them() -> None:
     missing = []
-    for document in CURRENT:
+    for document in DOCUMENTS:
         for path, names in paths(document.read_text("utf-8")):
             where = FOLDERS[path.partition("/")[0]] / path
             files = [where] if where.exists() else list(where.parent.glob(f"{where.name}*"))
@@ -219,7 +217,7 @@ def test_tests_named_in_documents_exist() -> None:
         functions.setdefault(path.name, set()).update(defined(path))
     told = [
         (name_of(document), file, name)
-        for document in CURRENT
+        for document in DOCUMENTS
         for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
         for name in re.findall(r"test_\w+", names) or [""]
         if file not in ("test_ddp.py", "test_iterable_dataset.py")  # scripts of the original guides
@@ -243,7 +241,7 @@ def test_options_named_alone_exist() -> None:
         known |= set(re.findall(r"--[a-z][a-z-]+", file.read_text("utf-8")))
     unknown = {
         f"{name_of(document)}: {option}"
-        for document in CURRENT
+        for document in DOCUMENTS
         for line in code(document)
         if line.startswith("--")
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w(?![\w-])", line)
