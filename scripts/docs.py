@@ -32,8 +32,9 @@ OUTSIDE = {
 }
 """Files outside docs/ as its pages link to them, and the page of the site that each of them becomes."""
 
+WORKER = Path(__file__).with_name("file-worker.js")
 FETCHED = re.compile(r"https://[^\"]+/iframe-worker/shim")
-"""Script that the theme would fetch from elsewhere, for search without a server; docs/assets has ours."""
+"""Script that the theme would fetch from elsewhere, for search without a server; ours is beside this script."""
 
 
 STATUS = re.compile(
@@ -219,14 +220,16 @@ def build(out: Path) -> None:
         subprocess.run(command, cwd=work, check=True)
         for page in (work / "site").rglob("*.html"):
             up = "../" * (len(page.relative_to(work / "site").parts) - 1)
-            page.write_text(FETCHED.sub(f"{up}assets/file-worker.js", page.read_text("utf-8")), "utf-8")
+            page.write_text(FETCHED.sub(f"{up}assets/{WORKER.name}", page.read_text("utf-8")), "utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(work / "site", out, ignore=shutil.ignore_patterns("*.map", "search.json"))
 
 
 def stage(folder: Path) -> None:
     """Copy docs/ and the files outside of it that its pages link to."""
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.json", "*.cast"))
+    shutil.copytree(DOCS, folder)
+    (folder / "assets").mkdir(exist_ok=True)
+    shutil.copy(WORKER, folder / "assets")
     for source, page in OUTSIDE.items():
         text = (DOCS / source).read_text("utf-8")
         if source.endswith(".yaml"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import webbrowser
 from importlib.resources import files
@@ -75,6 +76,8 @@ def address_of(topic: str, site: Path) -> str:
     topics = _topics(site)
     name = topic.removeprefix("orch ").strip() or "index"
     if name not in topics:
+        topics |= _headings(site)
+    if name not in topics:
         near = difflib.get_close_matches(name, topics, cutoff=0.5)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(f"no page is about {topic!r}", hint=f"{meant}orch docs opens the first page")
@@ -95,6 +98,15 @@ def _topics(site: Path) -> dict[str, str]:
         path = page.relative_to(site)
         topics |= {path.with_suffix("").as_posix(): path.as_posix(), path.stem: path.as_posix()}
     return topics
+
+
+def _headings(site: Path) -> dict[str, str]:
+    """Places of the guides' headings, by their anchors: `json` is a section of the page about the command line."""
+    headings = {}
+    for page in sorted(site.glob("*.html")):
+        for anchor in re.findall(r'<h2 id="([a-z0-9-]+)"', page.read_text("utf-8")):
+            headings.setdefault(anchor, f"{page.name}#{anchor}")
+    return headings
 
 
 def _opened(address: str) -> bool:

@@ -28,6 +28,7 @@ from tests.unit.conftest import Orch
 pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
+RECORDING = ROOT / "tests" / "fixtures" / "quickstart.cast"
 SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs.py"))
 
 
@@ -66,13 +67,16 @@ def test_generated_pages_are_current(path: Path) -> None:
 def test_the_picture_is_that_of_its_recording() -> None:
     draw = runpy.run_path(str(ROOT / "scripts" / "cast.py"))["draw"]
     picture = ROOT / "docs" / "pictures" / "quickstart.svg"
-    assert picture.read_text("utf-8") == draw(picture.with_suffix(".cast").read_text("utf-8")), "scripts/cast.py draw"
+    assert picture.read_text("utf-8") == draw(RECORDING.read_text("utf-8")), "scripts/cast.py draw"
 
 
 def test_no_line_of_a_progress_display_is_left_in_the_recording() -> None:
     lines_of = runpy.run_path(str(ROOT / "scripts" / "cast.py"))["lines_of"]
-    recording = (ROOT / "docs" / "pictures" / "quickstart.cast").read_text("utf-8")
-    left = [line.text for line in lines_of(recording) if line.until_s is None and "✓ first step" in line.text]
+    left = [
+        line.text
+        for line in lines_of(RECORDING.read_text("utf-8"))
+        if line.until_s is None and "✓ first step" in line.text
+    ]
     assert len(left) == len(set(left)) == 5
 
 
@@ -161,7 +165,7 @@ def test_the_address_is_printed(orch: Orch) -> None:
 
 
 def test_every_variable_of_a_container_is_documented() -> None:
-    text = (ROOT / "docs" / "reference" / "environment.md").read_text("utf-8")
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("## Environment variables")[2]
     names = [value for name, value in vars(environment).items() if name.isupper()]
     assert len(names) > 8
     assert [name for name in names if f"`{name}`" not in text] == []
