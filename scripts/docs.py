@@ -191,9 +191,7 @@ def _findings() -> Iterator[str]:
     yield "Causes of failed runs: [why](../why.md).\nThe list is made by `python scripts/docs.py reference`.\n"
     for area, findings in groupby(all_findings(), key=lambda finding: finding.area):
         yield f"\n## [{area}]({area}.md)\n\n| what is wrong | finding |\n|---|---|\n"
-        for one in findings:
-            anchor = re.sub(r"[^\w -]", "", f"{one.id}: {one.title}".lower()).replace(" ", "-")
-            yield f"| {_cell(one.title)} | [{one.id}]({area}.md#{anchor}) |\n"
+        yield from (f"| {_cell(one.title)} | [{one.id}]({area}.md#{one.anchor}) |\n" for one in findings)
 
 
 def _decisions() -> Iterator[str]:
@@ -238,10 +236,8 @@ def stage(folder: Path) -> None:
             (folder / page).write_text(_moved_links(text, source), "utf-8")
     for path in folder.rglob("*.md"):
         text = path.read_text("utf-8")
-        if path.parent.name == "causes":
-            text = _cause_page(text)
-        if path.parent.name == "findings":
-            text = _findings_page(text)
+        if path.parent.name in ENTRIES:
+            text = ENTRY.sub(ENTRIES[path.parent.name], text)
         path.write_text(_site_links(text, depth=len(path.relative_to(folder).parts) - 1), "utf-8")
 
 
@@ -259,27 +255,34 @@ def _site_links(text: str, depth: int) -> str:
     return text
 
 
-def _findings_page(text: str) -> str:
-    """A page of findings without their texts for messages, each with its id as a place to link to."""
-    text = re.sub(r"^```yaml\n.*?^```\n\n", "", text, flags=re.M | re.S)
-    return re.sub(r"^## (?=([a-z]+\.\w+): )", r'## <span id="\1"></span>', text, flags=re.M)
+ENTRY = re.compile(r"^## (?P<heading>(?P<id>[a-z]+\.\w+): [^\n]+)\n\n```yaml\n(?P<yaml>.*?)^```\n", re.M | re.S)
+"""Head of a finding or of a cause. A build of the wheel cannot import the reader, orchestrator/specs/pages.py."""
 
 
-def _cause_page(text: str) -> str:
-    """A page of causes, with the texts of its front matter as sections."""
+def _finding(entry: re.Match[str]) -> str:
+    """The heading of a finding, with its id as a place to link to, without its texts for messages."""
+    return f"{_heading(entry)}\n"
+
+
+def _cause(entry: re.Match[str]) -> str:
+    """A cause with its explanation and its steps as text."""
     import yaml
 
-    front, _, body = text.removeprefix("---\n").partition("\n---\n")
-    sections = []
-    for name, cause in yaml.safe_load(front).items():
-        steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
-        finding = cause.get("finding", "")
-        related = finding and f"\n\nSee also: [{finding}](../findings/{finding.partition('.')[0]}.md#{finding})"
-        explanation = _placeholders(cause["explanation"])
-        sections.append(
-            f"## {name}: {cause['title']} {{#{name}}}\n\n{explanation}\n\nOwner: {cause['owner']}\n\n{steps}{related}\n"
-        )
-    return "\n\n".join([body.strip(), *sections])
+    cause = yaml.safe_load(entry["yaml"])
+    steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
+    finding = cause.get("finding", "")
+    related = finding and f"\n\nSee also: [{finding}](../findings/{finding.partition('.')[0]}.md#{finding})"
+    text = f"{_placeholders(cause['explanation'])}\n\nOwner: {cause['owner']}\n\n{steps}{related}"
+    return f"{_heading(entry)}\n\n{text}\n"
+
+
+def _heading(entry: re.Match[str]) -> str:
+    """The heading with two places to link to: the id alone, and the anchor that GitHub makes."""
+    anchor = re.sub(r"[^\w -]", "", entry["heading"].lower()).replace(" ", "-")
+    return f'## <span id="{entry["id"]}"></span>{entry["heading"]} {{#{anchor}}}'
+
+
+ENTRIES = {"findings": _finding, "causes": _cause}
 
 
 def _placeholders(text: str) -> str:

@@ -11,7 +11,8 @@ from orchestrator.checks.causes import explained
 from orchestrator.cli.completion import finding_ids
 from orchestrator.cli.options import Output
 from orchestrator.specs.errors import EXIT_OK
-from orchestrator.specs.finding_pages import ExplainedFinding, all_findings, explained_finding
+from orchestrator.specs.finding_pages import all_findings, explained_finding
+from orchestrator.specs.pages import PageEntry
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -63,11 +64,11 @@ def explain(
     return EXIT_OK
 
 
-def _data(finding: ExplainedFinding) -> dict[str, str]:
+def _data(finding: PageEntry) -> dict[str, str]:
     return {"id": finding.id, "area": finding.area, "title": finding.title}
 
 
-def _texts(finding: ExplainedFinding) -> Iterator[Text]:
+def _texts(finding: PageEntry) -> Iterator[Text]:
     """Yield headings in bold, paragraphs as wide as the terminal, and commands, which are not wrapped."""
     from rich.text import Text
 

@@ -13,15 +13,8 @@ from string import Formatter
 import pytest
 
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.finding_pages import (
-    ID,
-    SECTIONS,
-    ExplainedFinding,
-    FindingTexts,
-    all_findings,
-    pages_folder,
-    texts_of,
-)
+from orchestrator.specs.finding_pages import SECTIONS, FindingTexts, all_findings, texts_of
+from orchestrator.specs.pages import ID, PageEntry, pages_folder
 from tests.each_case import failures_of
 from tests.unit.conftest import Orch, json_data
 
@@ -96,7 +89,7 @@ def test_every_finding_is_explained_and_nothing_else() -> None:
 def test_every_heading_of_a_page_is_a_finding_of_its_area_in_order() -> None:
     headings = [
         (path.stem, heading)
-        for path in sorted(pages_folder().glob("[a-z]*.md"))
+        for path in sorted(pages_folder("findings").glob("[a-z]*.md"))
         for heading in re.findall(r"^##+ (.+)$", path.read_text("utf-8"), re.M)
     ]
     assert headings == [(finding.area, f"{finding.id}: {finding.title}") for finding in all_findings()]
@@ -119,7 +112,7 @@ def test_no_explanation_repeats_the_texts_of_its_finding() -> None:
     assert failures_of(check_repetition, all_findings()) == []
 
 
-def check_repetition(finding: ExplainedFinding) -> None:
+def check_repetition(finding: PageEntry) -> None:
     explanation = re.sub(r"\s+", " ", finding.text)
     for text in leaves(vars(texts_of(finding.id))):
         assert len(text) < 40 or text not in explanation, text
@@ -148,12 +141,12 @@ def test_a_fleet_in_health_has_no_finding(area: object) -> None:
 
 
 def test_every_explanation_is_short_and_whole() -> None:
-    assert pages_folder() == ROOT / "docs" / "findings"
+    assert pages_folder("findings") == ROOT / "docs" / "findings"
     assert failures_of(check_explanation, all_findings()) == []
 
 
-def check_explanation(finding: ExplainedFinding) -> None:
-    page = (pages_folder() / f"{finding.area}.md").read_text("utf-8")
+def check_explanation(finding: PageEntry) -> None:
+    page = (pages_folder("findings") / f"{finding.area}.md").read_text("utf-8")
     assert finding.text in re.sub(r"^<!-- not run here: .* -->\n", "", page, flags=re.M)
     assert tuple(finding.sections) == SECTIONS
     assert all(finding.sections.values())
