@@ -147,6 +147,11 @@ def test_the_readme_is_short() -> None:
     assert len([line for line in lines if not line.startswith("<!--")]) <= 80
 
 
+def test_the_documents_are_few() -> None:
+    """A new page is read by more people as a section of one that they know."""
+    assert len([path for path in ROOT.glob("docs/**/*") if path.is_file()]) <= 120
+
+
 def test_modules_that_commands_run_exist() -> None:
     every = {line for path in DOCUMENTS for line in (*commands(path), *code(path)) if "python -m " in line}
     modules = {found[1] for line in every if (found := re.search(r"python -m ([\w.]+)", line))}
