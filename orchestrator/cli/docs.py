@@ -76,8 +76,6 @@ def address_of(topic: str, site: Path) -> str:
     topics = _topics(site)
     name = topic.removeprefix("orch ").strip() or "index"
     if name not in topics:
-        topics |= _headings(site)
-    if name not in topics:
         near = difflib.get_close_matches(name, topics, cutoff=0.5)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise UsageError(f"no page is about {topic!r}", hint=f"{meant}orch docs opens the first page")
@@ -86,12 +84,14 @@ def address_of(topic: str, site: Path) -> str:
 
 
 def _topics(site: Path) -> dict[str, str]:
-    """Page, with the place in it, by topic. A guide wins over the command of the same name."""
+    """Page, with the place in it, by topic. A guide, or a section of one, wins over the command of the same name."""
     from orchestrator.checks.causes import cause_areas, causes_of
     from orchestrator.cli import COMMANDS
     from orchestrator.specs.finding_pages import all_findings
 
-    topics = {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
+    headings = _headings(site)
+    topics = headings | {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
+    topics |= {name: to for place, to in headings.items() for name in COMMANDS if f"-orch-{name}-" in f"-{place}-"}
     topics |= {id: f"causes/{area}.html#{id}" for area in cause_areas() for id in causes_of(area)}
     topics |= {finding.id: f"findings/{finding.area}.html#{finding.id}" for finding in all_findings()}
     for page in sorted(site.rglob("*.html"), key=lambda page: -len(page.parts)):
@@ -101,8 +101,8 @@ def _topics(site: Path) -> dict[str, str]:
 
 
 def _headings(site: Path) -> dict[str, str]:
-    """Places of the guides' headings, by their anchors: `json` is a section of the page about the command line."""
-    headings = {}
+    """Sections of the guides by their anchors: `json` is one of the page about the command line."""
+    headings: dict[str, str] = {}
     for page in sorted(site.glob("*.html")):
         for anchor in re.findall(r'<h2 id="([a-z0-9-]+)"', page.read_text("utf-8")):
             headings.setdefault(anchor, f"{page.name}#{anchor}")

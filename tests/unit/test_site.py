@@ -146,6 +146,22 @@ def _without_docstrings(text: str) -> str:
     return "\n".join(f'"{node.value}"' for node in strings if node not in kept)
 
 
+@pytest.mark.parametrize(
+    ("topic", "place"),
+    [
+        ("json", "cli.html#json"),
+        ("reporters", "watching.html#reporters"),
+        ("orch dashboard", "monitor.html#in-the-browser-orch-dashboard"),
+        ("checkpoints", "results.html#checkpoints-orch-checkpoints"),
+        ("stop", "reference/commands.html#orch-stop"),
+        ("monitor", "monitor.html"),
+        ("gpu.lost", "findings/gpu.html#gpu.lost"),
+    ],
+)
+def test_a_section_of_a_guide_is_found(site: Path, topic: str, place: str) -> None:
+    assert address_of(topic, site) == f"{site.as_uri()}/{place}"
+
+
 def test_a_topic_without_a_page_is_refused_with_similar_ones(site: Path) -> None:
     with pytest.raises(UsageError, match=r"no page is about 'clock\.skwe'") as caught:
         address_of("clock.skwe", site)
