@@ -6,7 +6,7 @@
     python -m benchmarks.gpu --levers --data DIR          # what a step could gain; not part of the eight minutes
 
 Each result is a line of JSON on stdout and in OUT/results.jsonl the moment it exists: whatever is cut, all before it
-stands. At the end, each goal with its figure. Docs: docs/gpu.md.
+stands. At the end, each goal with its figure. Docs: docs/benchmarks.md.
 """
 
 from __future__ import annotations

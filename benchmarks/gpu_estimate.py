@@ -1,6 +1,6 @@
 """Expected time of a GPT-2 step on a GPU: operations, bytes and kernels, counted without one.
 
-    python -m benchmarks.gpu_estimate                     # GPT-2 124M, T = 1024, on an H100: the tables of docs/gpu.md
+    python -m benchmarks.gpu_estimate                     # GPT-2 124M, T = 1024, an H100: tables of docs/benchmarks.md
     python -m benchmarks.gpu_estimate --quick             # test that everything runs
 
 Uncompiled passes run on fake tensors, which have sizes and no memory: each operator that is no view counts as a kernel,

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu --levers --data DIR          # at most 200 s
 
-What gains 1 % or more on its hardware becomes the trainer's behaviour there; the rest is deleted. docs/gpu.md has those
-that were measured.
+What gains 1 % or more on its hardware becomes the trainer's behaviour there; the rest is deleted. docs/benchmarks.md
+has those that were measured.
 """
 
 from __future__ import annotations

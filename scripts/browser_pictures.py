@@ -1,4 +1,4 @@
-"""Draw the pictures of `orch dashboard` in docs/pictures: the page with played machines, in a headless Chromium.
+"""Draw the picture of `orch dashboard` in docs/pictures: the page with played machines, in a headless Chromium.
 
 python scripts/browser_pictures.py [--out docs/pictures] [--all]   # --all: every view, light, dark and narrow
 
@@ -78,7 +78,7 @@ def draw_all(browser: Any, url: str, out: Path, *, every: bool) -> None:
     if every:
         views |= {"-runs": "#/runs?runs=gpt2-c0de,gpt2-a1b2", "-run": "#/run/gpt2-77f0", "-nodes": "#/nodes",
                   "-logs": "#/logs?run=gpt2-77f0", "-findings": "#/findings"}  # fmt: skip
-    for theme in ("light", "dark"):
+    for theme in ("light", "dark") if every else ("light",):
         for size, kind in ((WIDE, ""), *(((PHONE, "-phone"),) if every else ())):
             page = open_page(browser, url, size, theme)
             for name, view in views.items():

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,16 @@ OUTSIDE = {
 }
 """Files outside docs/ as its pages link to them, and the page of the site that each of them becomes."""
 
+WORKER = Path(__file__).with_name("file-worker.js")
 FETCHED = re.compile(r"https://[^\"]+/iframe-worker/shim")
-"""Script that the theme would fetch from elsewhere, for search without a server; docs/assets has ours."""
+"""Script that the theme would fetch from elsewhere, for search without a server; ours is beside this script."""
+
+
+STATUS = re.compile(
+    r"\*\*Status\.\*\* Accepted"
+    r"(?P<changes>(?:; replaces \d+(?:, \d+)*)?(?:; amended by \[\d+\]\([\w.-]+\)(?:, \[\d+\]\([\w.-]+\))*)?)\.\s"
+)
+"""First line of a decision."""
 
 
 def generated() -> dict[Path, str]:
@@ -40,7 +49,7 @@ def generated() -> dict[Path, str]:
     return {
         DOCS / "reference" / "commands.md": "".join(_commands()),
         DOCS / "reference" / "inventory-keys.md": "".join(_inventory_keys()),
-        DOCS / "reference" / "symptoms.md": "".join(_symptoms()),
+        DOCS / "findings" / "README.md": "".join(_findings()),
         DOCS / "adr" / "README.md": "".join(_decisions()),
     }
 
@@ -172,32 +181,28 @@ def _type(key: Mapping[str, Any]) -> str:
     return " ".join([shown, *bounds])
 
 
-def _symptoms() -> Iterator[str]:
-    """Every cause of a failed run and every finding, by what a person sees."""
-    from orchestrator.checks.causes import cause_areas, causes_of
-    from orchestrator.specs.finding_pages import all_pages
+def _findings() -> Iterator[str]:
+    """Every finding by what a person sees, area by area."""
+    from orchestrator.specs.finding_pages import all_findings
 
-    yield "# Causes and findings, by symptom\n\n"
-    yield "With a failed run, start with `orch why`: it names the cause. This page lists all of them.\n\n"
-    yield "Made by `python scripts/docs.py reference` from the pages that `orch explain` prints.\n"
-    yield "\n## A run failed: causes that `orch why` names\n\n"
-    yield "| what happened | cause | what has to change |\n|---|---|---|\n"
-    for area in cause_areas():
-        for cause in causes_of(area).values():
-            yield f"| {_cell(cause.title)} | [{cause.id}](../causes/{area}.md) | {cause.owner} |\n"
-    yield "\n## Before a run: findings of `orch doctor`, `orch check-gpus` and `orch launch`\n\n"
-    yield "| what is wrong | finding |\n|---|---|\n"
-    for page in all_pages():
-        yield f"| {_cell(page.title)} | [{page.id}](../findings/{page.id}.md) |\n"
+    yield "# What `orch` may find\n\n"
+    yield "Findings of `orch doctor`, `orch check-gpus` and `orch launch`; `orch explain ID` prints each offline.\n"
+    yield "An id is `area.fault` and never changes its meaning: scripts may rely on it. "
+    yield "Causes of failed runs: [why](../why.md).\nThe list is made by `python scripts/docs.py reference`.\n"
+    for area, findings in groupby(all_findings(), key=lambda finding: finding.area):
+        yield f"\n## [{area}]({area}.md)\n\n| what is wrong | finding |\n|---|---|\n"
+        yield from (f"| {_cell(one.title)} | [{one.id}]({area}.md#{one.anchor}) |\n" for one in findings)
 
 
 def _decisions() -> Iterator[str]:
-    """The list of decisions, from their headings."""
-    yield "# Decisions\n\nEach with its context, what was chosen and what was not. "
-    yield "The list is made by `python scripts/docs.py reference`.\n\n"
+    """The list of decisions, from their headings, with what each replaces or is amended by."""
+    yield "# Decisions\n\nEach with its status, its context, what was chosen and what was not. One that "
+    yield "replaces another holds what is left of it.\nThe list is made by `python scripts/docs.py reference`.\n\n"
     for path in sorted((DOCS / "adr").glob("[0-9]*.md")):
-        number, _, title = path.read_text("utf-8").partition("\n")[0].removeprefix("# ").partition(". ")
-        yield f"- {number}: [{title}]({path.name})\n"
+        heading, _, text = path.read_text("utf-8").partition("\n\n")
+        number, _, title = heading.removeprefix("# ").partition(". ")
+        status = STATUS.match(text)
+        yield f"- {number}: [{title}]({path.name}){status['changes'] if status else ''}\n"
 
 
 # ── The site ──────────────────────────────────────────────────────────────────────────────────────
@@ -213,14 +218,16 @@ def build(out: Path) -> None:
         subprocess.run(command, cwd=work, check=True)
         for page in (work / "site").rglob("*.html"):
             up = "../" * (len(page.relative_to(work / "site").parts) - 1)
-            page.write_text(FETCHED.sub(f"{up}assets/file-worker.js", page.read_text("utf-8")), "utf-8")
+            page.write_text(FETCHED.sub(f"{up}assets/{WORKER.name}", page.read_text("utf-8")), "utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(work / "site", out, ignore=shutil.ignore_patterns("*.map", "search.json"))
 
 
 def stage(folder: Path) -> None:
     """Copy docs/ and the files outside of it that its pages link to."""
-    shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.json", "*.cast"))
+    shutil.copytree(DOCS, folder)
+    (folder / "assets").mkdir(exist_ok=True)
+    shutil.copy(WORKER, folder / "assets")
     for source, page in OUTSIDE.items():
         text = (DOCS / source).read_text("utf-8")
         if source.endswith(".yaml"):
@@ -229,10 +236,8 @@ def stage(folder: Path) -> None:
             (folder / page).write_text(_moved_links(text, source), "utf-8")
     for path in folder.rglob("*.md"):
         text = path.read_text("utf-8")
-        if path.parent.name == "causes":
-            text = _cause_page(text)
-        if path.parent.name == "findings":
-            text = text.partition("\n---\n")[2] if text.startswith("---\n") else text
+        if path.parent.name in ENTRIES:
+            text = ENTRY.sub(ENTRIES[path.parent.name], text)
         path.write_text(_site_links(text, depth=len(path.relative_to(folder).parts) - 1), "utf-8")
 
 
@@ -250,22 +255,34 @@ def _site_links(text: str, depth: int) -> str:
     return text
 
 
-def _cause_page(text: str) -> str:
-    """A page of causes, with the texts of its front matter as sections."""
+ENTRY = re.compile(r"^## (?P<heading>(?P<id>[a-z]+\.\w+): [^\n]+)\n\n```yaml\n(?P<yaml>.*?)^```\n", re.M | re.S)
+"""Head of a finding or of a cause. A build of the wheel cannot import the reader, orchestrator/specs/pages.py."""
+
+
+def _finding(entry: re.Match[str]) -> str:
+    """The heading of a finding, with its id as a place to link to, without its texts for messages."""
+    return f"{_heading(entry)}\n"
+
+
+def _cause(entry: re.Match[str]) -> str:
+    """A cause with its explanation and its steps as text."""
     import yaml
 
-    front, _, body = text.removeprefix("---\n").partition("\n---\n")
-    sections = []
-    for name, cause in yaml.safe_load(front).items():
-        steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
-        related = (
-            f"\n\nSee also: [{cause['finding']}](../findings/{cause['finding']}.md)" if cause.get("finding") else ""
-        )
-        explanation = _placeholders(cause["explanation"])
-        sections.append(
-            f"## {name}: {cause['title']} {{#{name}}}\n\n{explanation}\n\nOwner: {cause['owner']}\n\n{steps}{related}\n"
-        )
-    return "\n\n".join([body.strip(), *sections])
+    cause = yaml.safe_load(entry["yaml"])
+    steps = "\n".join(f"- {_placeholders(step)}" for step in cause["fix"])
+    finding = cause.get("finding", "")
+    related = finding and f"\n\nSee also: [{finding}](../findings/{finding.partition('.')[0]}.md#{finding})"
+    text = f"{_placeholders(cause['explanation'])}\n\nOwner: {cause['owner']}\n\n{steps}{related}"
+    return f"{_heading(entry)}\n\n{text}\n"
+
+
+def _heading(entry: re.Match[str]) -> str:
+    """The heading with two places to link to: the id alone, and the anchor that GitHub makes."""
+    anchor = re.sub(r"[^\w -]", "", entry["heading"].lower()).replace(" ", "-")
+    return f'## <span id="{entry["id"]}"></span>{entry["heading"]} {{#{anchor}}}'
+
+
+ENTRIES = {"findings": _finding, "causes": _cause}
 
 
 def _placeholders(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Causes of failed runs. Their texts are the front matter of docs/causes/AREA.md, shipped with the package."""
+"""Causes of failed runs, from docs/causes/AREA.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contract.failures.classify import Classified
 from contract.failures.owners import Owner
 from contract.import_names import package_of
 from orchestrator.checks.cluster_job import ClusterJob
-from orchestrator.specs.finding_pages import pages_folder, read_page
+from orchestrator.specs.pages import areas_of, entries_of, introduction_of
 
 RESUME = "continue from the last checkpoint: orch resume {run}"
 
@@ -89,25 +89,22 @@ def explained(id: str) -> tuple[Cause, tuple[str, ...], str] | None:
     area = id.partition(".")[0]
     if area not in cause_areas() or id not in causes_of(area):
         return None
-    _, text = read_page(pages_folder("causes") / f"{area}.md")
     names = _Names()
     cause, there = (causes_of(area, on_cluster=way)[id].filled(names, names) for way in (False, True))
-    return cause, there.fix if there.fix != cause.fix else (), text.partition("\n\n")[2].replace("\n", " ").rstrip()
+    return cause, there.fix if there.fix != cause.fix else (), introduction_of("causes", area).replace("\n", " ")
 
 
 def cause_areas() -> tuple[str, ...]:
     """Areas of causes: a page each."""
-    return tuple(sorted(path.stem for path in pages_folder("causes").glob("*.md")))
+    return areas_of("causes")
 
 
 @cache
 def causes_of(area: str, *, on_cluster: bool = False) -> Mapping[str, Cause]:
     """All causes of an area by id, as they are on its page. `on_cluster`: each with its steps there."""
-    from ruamel.yaml import YAML
-
-    front, _ = read_page(pages_folder("causes") / f"{area}.md")
     causes = {}
-    for id, texts in YAML(typ="safe").load(front).items():
+    for id, entry in entries_of("causes", area).items():
+        texts = entry.values
         there = texts.pop("on_cluster", texts["fix"])
-        causes[id] = Cause(id=id, **{**texts, "fix": tuple(there if on_cluster else texts["fix"])})
+        causes[id] = Cause(id=id, title=entry.title, **{**texts, "fix": tuple(there if on_cluster else texts["fix"])})
     return causes

@@ -98,8 +98,8 @@ def state_words(incomplete: str) -> list[str]:
 def finding_ids(incomplete: str) -> list[str]:
     """Ids of findings and their areas."""
     package = Path(__file__).parents[1]
-    pages = (page for kind in ("findings", "../docs/findings") for page in (package / kind).glob("*.*.md"))
-    ids = sorted({page.name.removesuffix(".md") for page in pages})
+    pages = [page for kind in ("findings", "../docs/findings") for page in (package / kind).glob("[a-z]*.md")]
+    ids = sorted({id for page in pages for id in re.findall(r"^## ([a-z]+\.\w+): ", page.read_text("utf-8"), re.M)})
     words = dict.fromkeys((*(one.partition(".")[0] for one in ids), *ids))
     return [word for word in words if word.startswith(incomplete)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import webbrowser
 from importlib.resources import files
@@ -83,16 +84,29 @@ def address_of(topic: str, site: Path) -> str:
 
 
 def _topics(site: Path) -> dict[str, str]:
-    """Page, with the place in it, by topic. A guide wins over the command of the same name."""
+    """Page, with the place in it, by topic. A guide, or a section of one, wins over the command of the same name."""
     from orchestrator.checks.causes import cause_areas, causes_of
     from orchestrator.cli import COMMANDS
+    from orchestrator.specs.finding_pages import all_findings
 
-    topics = {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
+    headings = _headings(site)
+    topics = headings | {name: f"reference/commands.html#orch-{name}" for name in COMMANDS}
+    topics |= {name: to for place, to in headings.items() for name in COMMANDS if f"-orch-{name}-" in f"-{place}-"}
     topics |= {id: f"causes/{area}.html#{id}" for area in cause_areas() for id in causes_of(area)}
+    topics |= {finding.id: f"findings/{finding.area}.html#{finding.id}" for finding in all_findings()}
     for page in sorted(site.rglob("*.html"), key=lambda page: -len(page.parts)):
         path = page.relative_to(site)
         topics |= {path.with_suffix("").as_posix(): path.as_posix(), path.stem: path.as_posix()}
     return topics
+
+
+def _headings(site: Path) -> dict[str, str]:
+    """Sections of the guides by their anchors: `json` is one of the page about the command line."""
+    headings: dict[str, str] = {}
+    for page in sorted(site.glob("*.html")):
+        for anchor in re.findall(r'<h2 id="([a-z0-9-]+)"', page.read_text("utf-8")):
+            headings.setdefault(anchor, f"{page.name}#{anchor}")
+    return headings
 
 
 def _opened(address: str) -> bool:

@@ -84,13 +84,13 @@ def _to_paste(report: DoctorReport) -> DoctorReport:
 def _words(only: str) -> tuple[str, ...]:
     """Return areas, ids and prefixes of ids. UsageError: another word, with the nearest id."""
     from orchestrator.checks.doctor import AREAS
-    from orchestrator.specs.finding_pages import all_pages, find_page
+    from orchestrator.specs.finding_pages import all_findings, explained_finding
 
     words = tuple(word.strip() for word in only.split(",") if word.strip())
-    known = {*AREAS, *(page.area for page in all_pages())} if words else set[str]()
+    known = {*AREAS, *(finding.area for finding in all_findings())} if words else set[str]()
     for word in words:
         if word not in known:
-            find_page(word)
+            explained_finding(word)
     return words
 
 

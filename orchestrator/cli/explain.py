@@ -11,7 +11,8 @@ from orchestrator.checks.causes import explained
 from orchestrator.cli.completion import finding_ids
 from orchestrator.cli.options import Output
 from orchestrator.specs.errors import EXIT_OK
-from orchestrator.specs.finding_pages import FindingPage, all_pages, find_page
+from orchestrator.specs.finding_pages import all_findings, explained_finding
+from orchestrator.specs.pages import PageEntry
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,8 +44,8 @@ def explain(
 
     from orchestrator.render.table import Column, Table
 
-    known = all_pages()
-    if id not in {page.id for page in known} and (found := explained(id)):
+    known = all_findings()
+    if id not in {finding.id for finding in known} and (found := explained(id)):
         cause, there, text = found
         keys = ("id", "owner", "title", "explanation", "fix", "finding")
         data = {"area": cause.id.partition(".")[0], **{key: getattr(cause, key) for key in keys}, "on_cluster": there}
@@ -52,26 +53,27 @@ def explain(
         lines += ["  on a cluster:", *(f"  → {step}" for step in there)] if there else []
         heading = Text(f"{cause.id}: {cause.title}\n", "bold")
         output.write(data, [cause.id], Group(heading, Text("\n".join(lines)), Text(f"\n{text}")))
-    elif pages := [page for page in known if id in ("", page.area)]:
+    elif listed := [finding for finding in known if id in ("", finding.area)]:
         columns = (Column("area", 1), Column("finding"), Column("title", wraps=True))
-        rows = [(page.area, page.id, page.title) for page in pages]
-        output.write([_data(page) for page in pages], [page.id for page in pages], Table(columns=columns, rows=rows))
+        rows = [(finding.area, finding.id, finding.title) for finding in listed]
+        output.write([_data(one) for one in listed], [one.id for one in listed], Table(columns=columns, rows=rows))
     else:
-        page = find_page(id)
-        output.write({**_data(page), "sections": page.sections}, [page.id], Group(*_texts(page)))
+        finding = explained_finding(id)
+        data = {**_data(finding), "sections": finding.sections}
+        output.write(data, [finding.id], Group(*_texts(finding)))
     return EXIT_OK
 
 
-def _data(page: FindingPage) -> dict[str, str]:
-    return {"id": page.id, "area": page.area, "title": page.title}
+def _data(finding: PageEntry) -> dict[str, str]:
+    return {"id": finding.id, "area": finding.area, "title": finding.title}
 
 
-def _texts(page: FindingPage) -> Iterator[Text]:
+def _texts(finding: PageEntry) -> Iterator[Text]:
     """Yield headings in bold, paragraphs as wide as the terminal, and commands, which are not wrapped."""
     from rich.text import Text
 
-    yield Text(f"{page.id}: {page.title}", "bold")
-    for heading, section in page.sections.items():
+    yield Text(f"{finding.id}: {finding.title}", "bold")
+    for heading, section in finding.sections.items():
         yield Text(f"\n{heading}", "bold")
         for number, paragraph in enumerate(section.split("\n\n")):
             before, commands = "\n" if number else "", paragraph.startswith("```")

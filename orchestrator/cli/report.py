@@ -121,7 +121,7 @@ def progress_view(*, quiet: bool = False, lines: bool = False, notes: bool = Fal
 
 
 def write_json(data: Any) -> None:
-    """Write data of the running command to stdout, in the envelope of docs/json.md."""
+    """Write data of the running command to stdout, in the envelope of docs/cli.md."""
     envelope = {"orch": __version__, "schema": JSON_SCHEMA, "command": invocation.current.command, "data": data}
     sys.stdout.write(json.dumps(envelope, indent=2) + "\n")
 

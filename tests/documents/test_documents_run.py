@@ -135,10 +135,10 @@ BEFORE = {
     ("docs/inventory.md", "orch inventory list --nodes 6"): f"cp {ROOT}/inventory.yaml .",
     ("docs/inventory.md", "orch inventory validate"): "cp ../wrong.yaml inventory.yaml",
     (
-        "docs/checkpoints.md",
+        "docs/results.md",
         "orch checkpoints verify first",
     ): f"cp {STATE} intact; printf overwritten | dd conv=notrunc of={STATE}",
-    ("docs/checkpoints.md", "orch checkpoints pull first --to kept"): f"cp intact {STATE}",
+    ("docs/results.md", "orch checkpoints pull first --to kept"): f"cp intact {STATE}",
 }
 """What happens before a line of a document."""
 UNTIL_CTRL_C = {

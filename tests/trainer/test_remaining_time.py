@@ -100,7 +100,7 @@ RECORDED_S = (
     2.15, 2.02, 2.03, 2.12, 2.05, 1.75, 1.66, 1.76, 1.75, 1.58, 1.78, 1.73, 1.71, 1.75, 1.57, 1.64, 1.58, 1.71, 1.56,
     1.47, 1.61, 1.53, 1.71, 1.65, 1.84, 1.72, 1.63, 1.66, 1.92, 1.54,
 )  # fmt: skip
-"""Seconds of each ten steps of a recorded training on five machines of a lab (docs/pictures/quickstart.cast)."""
+"""Seconds of each ten steps of a recorded training on five machines of a lab (tests/fixtures/quickstart.cast)."""
 PAUSES_S, SHARES_CHANGED = {100: 0.6, 200: 0.6}, (14, 48, 97)
 """Evaluations with a checkpoint by the step before them, and the steps after which ranks got other shares."""
 

@@ -22,7 +22,7 @@ from trainer.own_module import imported, split
 
 pytestmark = NEEDS_TORCH
 
-GUIDE = Path(__file__).parents[2] / "docs" / "reporters.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "watching.md"
 DIGITS = Path(__file__).parents[2] / "docs" / "custom.md"
 FILE = """
 import json, os, threading

@@ -6,6 +6,7 @@ import argparse
 import ast
 import os
 import re
+import runpy
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -30,8 +31,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
 )
-CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
-"""Without the history, which names what was removed."""
+PACKAGES = ("contract", "orchestrator", "trainer")
 FOLDERS = {
     path.name: path.parent
     for path in (*ROOT.iterdir(), *ROOT.glob("orchestrator/*"), *ROOT.glob("trainer/*"))
@@ -39,8 +39,8 @@ FOLDERS = {
 }
 """Parents by folder: documents name modules of both sides from their package on (`engine/loop.py`). `Data` is the
 user's."""
-NOT_YET = {"docs/findings/resources.read_only.md", "trainer/forecast", "lab/mine"}
-"""The example of a new finding; a package of the past in ADR 21; the name of an image."""
+NO_PATH = {"lab/mine"}
+"""The name of an image."""
 FOREIGN = {
     "--config-settings",
     "--no-build-isolation",
@@ -89,7 +89,7 @@ def program(command: str) -> Any:
 @cache
 def lines(start: str) -> dict[str, list[str]]:
     """Documents with their lines that begin so."""
-    found = {name_of(path): sorted({line.partition("  #")[0] for line in code(path)}) for path in CURRENT}
+    found = {name_of(path): sorted({line.partition("  #")[0] for line in code(path)}) for path in DOCUMENTS}
     found = {document: [line for line in lines if line.startswith(start)] for document, lines in found.items()}
     return {document: lines for document, lines in found.items() if lines}
 
@@ -101,7 +101,7 @@ def test_orch_commands_exist_with_their_options(document: str) -> None:
 
 def test_commands_of_blocks_are_complete() -> None:
     """A block is there to be pasted; in a text, an argument may be missing."""
-    every = [line for path in CURRENT for line in commands(path) if line.startswith("orch ")]
+    every = [line for path in DOCUMENTS for line in commands(path) if line.startswith("orch ")]
     assert len(every) > 250
 
     def check(line: str) -> None:
@@ -122,7 +122,7 @@ def test_output_that_is_shown_is_of_today() -> None:
 
 def output() -> Iterator[tuple[str, str]]:
     """What blocks show as printed by `orch`, but for a text that a model has written."""
-    for path in CURRENT:
+    for path in DOCUMENTS:
         for language, block in BLOCK.findall(path.read_text("utf-8")):
             command = ""
             for line in block.splitlines() if language == "console" else ():
@@ -134,7 +134,7 @@ def output() -> Iterator[tuple[str, str]]:
 @cache
 def texts() -> str:
     """Every string of the packages, and the texts of causes and findings."""
-    files = [file for package in ("contract", "orchestrator", "trainer") for file in (ROOT / package).rglob("*.py")]
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
     strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     strings += [file.read_text("utf-8") for file in (*ROOT.glob("docs/causes/*.md"), *ROOT.glob("docs/findings/*.md"))]
@@ -147,13 +147,18 @@ def test_the_readme_is_short() -> None:
     assert len([line for line in lines if not line.startswith("<!--")]) <= 80
 
 
+def test_the_documents_are_few() -> None:
+    """A new page is read by more people as a section of one that they know."""
+    assert len([path for path in ROOT.glob("docs/**/*") if path.is_file()]) <= 120
+
+
 def test_modules_that_commands_run_exist() -> None:
-    every = {line for path in CURRENT for line in (*commands(path), *code(path)) if "python -m " in line}
+    every = {line for path in DOCUMENTS for line in (*commands(path), *code(path)) if "python -m " in line}
     modules = {found[1] for line in every if (found := re.search(r"python -m ([\w.]+)", line))}
     assert len(modules) > 10
     assert [name for name in sorted(modules) if name.isidentifier() and not find_spec(name)] == []
     ours = [name.replace(".", "/") for name in modules if name.partition(".")[0] in FOLDERS]
-    places = [ROOT / name for name in ours if name not in NOT_YET]
+    places = [ROOT / name for name in ours if name not in NO_PATH]
     assert [str(one) for one in places if not (one.is_dir() or one.with_suffix(".py").is_file())] == []
 
 
@@ -193,13 +198,13 @@ def understood(given: list[str]) -> None:
 def paths(text: str) -> Iterator[tuple[str, str]]:
     """Each path below a folder of the repository or of a package, and the names that follow it after a colon."""
     for path, names in PATH.findall(text):
-        if path.partition("/")[0] in FOLDERS and path not in NOT_YET and not re.search(r"[A-Z]{2}", path):
+        if path.partition("/")[0] in FOLDERS and path not in NO_PATH and not re.search(r"[A-Z]{2}", path):
             yield path, names
 
 
 def test_paths_exist_with_the_functions_named_in_them() -> None:
     missing = []
-    for document in CURRENT:
+    for document in DOCUMENTS:
         for path, names in paths(document.read_text("utf-8")):
             where = FOLDERS[path.partition("/")[0]] / path
             files = [where] if where.exists() else list(where.parent.glob(f"{where.name}*"))
@@ -217,7 +222,7 @@ def test_tests_named_in_documents_exist() -> None:
         functions.setdefault(path.name, set()).update(defined(path))
     told = [
         (name_of(document), file, name)
-        for document in CURRENT
+        for document in DOCUMENTS
         for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
         for name in re.findall(r"test_\w+", names) or [""]
         if file not in ("test_ddp.py", "test_iterable_dataset.py")  # scripts of the original guides
@@ -241,7 +246,7 @@ def test_options_named_alone_exist() -> None:
         known |= set(re.findall(r"--[a-z][a-z-]+", file.read_text("utf-8")))
     unknown = {
         f"{name_of(document)}: {option}"
-        for document in CURRENT
+        for document in DOCUMENTS
         for line in code(document)
         if line.startswith("--")
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w(?![\w-])", line)
@@ -273,6 +278,21 @@ def defined(path: Path) -> set[str]:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(name)
     return found
+
+
+def test_decisions_that_are_named_exist_and_have_a_status() -> None:
+    decisions = {int(path.name[:4]): path.read_text("utf-8") for path in ROOT.glob("docs/adr/0*.md")}
+    status = runpy.run_path(str(ROOT / "scripts" / "docs.py"))["STATUS"]
+    bodies = {number: text.removeprefix(f"# {number}. ").partition("\n\n")[2] for number, text in decisions.items()}
+    assert [number for number, text in bodies.items() if not status.match(text)] == []
+    sources = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    unknown = {
+        f"{name_of(file)}: {number}"
+        for file in (*DOCUMENTS, *sources)
+        for number in re.findall(r"\bADR\s(\d+)|docs/adr/(\d{4})", file.read_text("utf-8"))
+        if int("".join(number)) not in decisions
+    }
+    assert unknown == set()
 
 
 def test_links_lead_to_files_and_headings() -> None:

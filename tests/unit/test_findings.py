@@ -1,4 +1,4 @@
-"""Every finding has a page and a case that makes it; a fleet in health has none; the pages can be read offline."""
+"""Every finding has an explanation and a case that makes it; a fleet in health has none; all can be read offline."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from string import Formatter
 import pytest
 
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.finding_pages import ID, SECTIONS, FindingPage, FindingTexts, all_pages, pages_folder, texts_of
+from orchestrator.specs.finding_pages import SECTIONS, FindingTexts, all_findings, texts_of
+from orchestrator.specs.pages import ID, PageEntry, pages_folder
 from tests.each_case import failures_of
 from tests.unit.conftest import Orch, json_data
-from tests.unit.findings.index import index
 
 ROOT = Path(__file__).parents[2]
 AREAS = [
     import_module(f"tests.unit.findings.{path.stem}")
     for path in sorted((Path(__file__).parent / "findings").glob("*.py"))
-    if path.stem not in ("__init__", "index")
+    if path.stem != "__init__"
 ]
 MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {id: make for area in AREAS for id, make in area.MAKERS.items()}
 NO_FINDING = ("orch.", ".yaml", ".json", ".conf", ".service")
@@ -80,9 +80,20 @@ def values_of(texts: FindingTexts, case: str | None) -> set[str]:
     return {field for text in leaves(fields) for _, field, _, _ in Formatter().parse(text) if field} - {"node"}
 
 
-def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
+def test_every_finding_is_explained_and_nothing_else() -> None:
     assert len(ids()) >= 35
-    assert {page.id for page in all_pages()} == ids()
+    explained = [finding.id for finding in all_findings()]
+    assert (set(explained), len(explained)) == (ids(), len(ids()))
+
+
+def test_every_heading_of_a_page_is_a_finding_of_its_area_in_order() -> None:
+    headings = [
+        (path.stem, heading)
+        for path in sorted(pages_folder("findings").glob("[a-z]*.md"))
+        for heading in re.findall(r"^##+ (.+)$", path.read_text("utf-8"), re.M)
+    ]
+    assert headings == [(finding.area, f"{finding.id}: {finding.title}") for finding in all_findings()]
+    assert [finding.id for finding in all_findings()] == sorted(ids())
 
 
 def test_every_value_of_a_text_is_given_and_none_besides() -> None:
@@ -97,14 +108,14 @@ def test_every_value_of_a_text_is_given_and_none_besides() -> None:
         assert all(cases <= set(text) for text in several), id
 
 
-def test_no_page_repeats_its_front_matter() -> None:
-    assert failures_of(check_repetition, all_pages()) == []
+def test_no_explanation_repeats_the_texts_of_its_finding() -> None:
+    assert failures_of(check_repetition, all_findings()) == []
 
 
-def check_repetition(page: FindingPage) -> None:
-    said = re.sub(r"\s+", " ", page.text)
-    for text in leaves(vars(texts_of(page.id))):
-        assert len(text) < 40 or text not in said, text
+def check_repetition(finding: PageEntry) -> None:
+    explanation = re.sub(r"\s+", " ", finding.text)
+    for text in leaves(vars(texts_of(finding.id))):
+        assert len(text) < 40 or text not in explanation, text
 
 
 def test_every_finding_has_a_case_that_makes_it() -> None:
@@ -129,25 +140,18 @@ def test_a_fleet_in_health_has_no_finding(area: object) -> None:
     assert list(area.healthy()) == []  # type: ignore[attr-defined]  # what these modules promise
 
 
-def test_every_page_is_short_and_whole() -> None:
-    assert failures_of(check_page, all_pages()) == []
+def test_every_explanation_is_short_and_whole() -> None:
+    assert pages_folder("findings") == ROOT / "docs" / "findings"
+    assert failures_of(check_explanation, all_findings()) == []
 
 
-def check_page(page: FindingPage) -> None:
-    assert pages_folder() == ROOT / "docs" / "findings"
-    written = re.sub(
-        r"^<!-- not run here: .* -->\n", "", (pages_folder() / f"{page.id}.md").read_text("utf-8"), flags=re.M
-    )
-    assert written.endswith(f"---\n{page.text}")
-    assert tuple(page.sections) == SECTIONS
-    assert all(page.sections.values())
-    assert 10 <= len(page.text.splitlines()) <= 25
-    assert page.text.count("```") % 2 == 0
-
-
-def test_the_index_is_whole() -> None:
-    told = (pages_folder() / "README.md").read_text("utf-8")
-    assert told == index(), "python -m tests.unit.findings.index > docs/findings/README.md"
+def check_explanation(finding: PageEntry) -> None:
+    page = (pages_folder("findings") / f"{finding.area}.md").read_text("utf-8")
+    assert finding.text in re.sub(r"^<!-- not run here: .* -->\n", "", page, flags=re.M)
+    assert tuple(finding.sections) == SECTIONS
+    assert all(finding.sections.values())
+    assert 8 <= len(finding.text.splitlines()) <= 23
+    assert finding.text.count("```") % 2 == 0
 
 
 def test_the_pages_are_shipped() -> None:

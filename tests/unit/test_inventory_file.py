@@ -56,10 +56,6 @@ def test_the_example_says_the_defaults_as_they_are() -> None:
     assert NodeSpec.model_validate({**own, "name": "x", "address": "x"}) == NodeSpec(name="x", address="x")
 
 
-def test_the_schema_in_docs_is_current() -> None:
-    assert (ROOT / "docs" / "inventory.schema.json").read_text() == schema_text()
-
-
 def test_no_pattern_repeats_a_class_of_characters_hundreds_of_times() -> None:
     """Such a pattern takes MiB of memory and tens of milliseconds in every command; lengths are for `maxLength`."""
     repeated = re.findall(r"\[\^[^\n]{1,80}\]\{[0-9]*,([0-9]+)\}", schema_text())

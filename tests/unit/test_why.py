@@ -21,7 +21,8 @@ from orchestrator.checks.doctor import AREAS
 from orchestrator.cli import COMMANDS
 from orchestrator.nodes.probes.kernel_probe import SCRIPT
 from orchestrator.render.why import why_lines
-from orchestrator.specs.finding_pages import all_pages
+from orchestrator.specs.finding_pages import all_findings
+from orchestrator.specs.pages import entries_of
 from orchestrator.specs.run import ContainerFacts
 from orchestrator.specs.run_events import RunLine
 from orchestrator.state.journal import Journal
@@ -366,7 +367,7 @@ def test_the_fix_of_a_cause_can_be_done() -> None:
 
 def check_fix(cause: Cause) -> None:
     """Its commands exist with their options, areas and findings, and its own finding too."""
-    findings = {page.id: page.area for page in all_pages()}
+    findings = {finding.id: finding.area for finding in all_findings()}
     assert cause.fix
     assert cause.finding in ("", *findings)
     assert cause.finding or cause.id not in findings, "orch explain would show the finding"
@@ -429,9 +430,9 @@ def test_the_manual_lists_every_cause() -> None:
     manual = (Path(__file__).parents[2] / "docs" / "why.md").read_text()
     owners = {"configuration": "configuration", "user": "you", "infrastructure": "infrastructure"}
     rows = {
-        f"| [`{id}`](causes/{area}.md) | {owners[cause.owner]} | {cause.title} |"
+        f"| [`{id}`](causes/{area}.md#{entry.anchor}) | {owners[CAUSES[id].owner]} | {entry.title} |"
         for area in cause_areas()
-        for id, cause in causes_of(area).items()
+        for id, entry in entries_of("causes", area).items()
     }
     assert {line for line in manual.splitlines() if line.startswith("| [`")} == rows
 

@@ -1,7 +1,7 @@
 """`--compile`: when a run compiles its model, and whether it keeps to it. One decision for all ranks.
 
 `auto` compiles on GPUs, where the rest of the run is long beside the time that compiling takes; then it measures steps
-again and goes back if they are not faster. On a CPU nothing is compiled unless that is asked for (docs/adr/0049). The
+again and goes back if they are not faster. On a CPU nothing is compiled unless that is asked for (docs/adr/0054). The
 kernels and the measured figures are kept on the node's disk: a run that starts again compiles at once, from there, and
 so does one with `--compile`: before anything is measured, so that the forecast, the shares and the trial of data
 loading see the program that will run.

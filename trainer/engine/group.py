@@ -36,7 +36,7 @@ class Group:
     """The ranks that train together; alone, every collective gives back what it got.
 
     Numbers and weights travel by gloo from CPU memory, whatever the backend: NCCL carries gradients alone (DDP's or the
-    exchange's), so that no two of its communicators are ever in use at once (docs/adr/0026).
+    exchange's), so that no two of its communicators are ever in use at once (docs/adr/0040).
     """
 
     place: RankInfo

@@ -39,7 +39,7 @@ def logits(hidden: Tensor, weight: Tensor) -> Tensor:
 def _masked_logits(hidden: Tensor, weight: Tensor) -> Tensor:
     """`logits` with columns for the rows of the padding, which are -inf and so change no loss. Compiled, the mask is
     part of other kernels, and these are quicker over rows of 50,304 values than of 50,257: on an H200 a step of GPT-2
-    124M took 3 % less time with such a vocabulary (docs/gpu.md)."""
+    124M took 3 % less time with such a vocabulary (docs/benchmarks.md)."""
     padded = _padded(weight)
     scores: Tensor = F.linear(hidden, padded)
     if len(padded) == len(weight):

@@ -92,5 +92,5 @@ def _clusters(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Content of `docs/inventory.schema.json`."""
+    """The schema as `orch inventory schema` prints it."""
     return json.dumps(inventory_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Every request before it is answered: host, origin, token, and the headers of every answer (ADR 48).
+"""Every request before it is answered: host, origin, token, and the headers of every answer (ADR 60).
 
 Other users of this computer, other machines, and pages of other sites in the same browser can send requests; none of
 them knows the token, and none can send the cookie.

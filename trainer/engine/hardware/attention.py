@@ -29,7 +29,7 @@ def attention_by(sdpa: str, *, same_shapes: bool) -> AbstractContextManager[obje
     attention as well.
 
     "auto" is torch's own order of kernels, without cuDNN's where shapes vary: it prepares each new one, and a step of
-    BERT-base over texts of all lengths took 57 ms in place of 35 (an H200, docs/gpu.md).
+    BERT-base over texts of all lengths took 57 ms in place of 35 (an H200, docs/benchmarks.md).
     """
     if sdpa != "auto":
         return sdpa_kernel(KERNELS[sdpa])

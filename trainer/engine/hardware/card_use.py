@@ -7,7 +7,7 @@ from dataclasses import dataclass
 REACHED = 0.45
 """Share of its peak rate that a GPU reaches while it computes."""
 KERNELS = 4.5
-"""Kernels of a step for each trained tensor: 679 for the 148 of a compiled GPT-2 124M (docs/gpu.md)."""
+"""Kernels of a step for each trained tensor: 679 for the 148 of a compiled GPT-2 124M (docs/benchmarks.md)."""
 LAUNCH_S = 10e-6
 """Time in which a CPU launches a kernel."""
 LITTLE, MUCH = 0.8, 0.9
@@ -30,7 +30,8 @@ class PassCost:
     def use(self, samples: int) -> float:
         """Estimate the share of the time in which the GPU computes; 1 where that is not known.
 
-        Of GPT-2 124M on an H200 70 % for 8 texts of 1024 tokens and 82 % for 16; measured 63 and 90 % (docs/gpu.md).
+        Of GPT-2 124M on an H200 70 % for 8 texts of 1024 tokens and 82 % for 16; measured 63 and 90 %
+        (docs/benchmarks.md).
         """
         if not (self.flops > 0 and self.peak > 0):
             return 1.0

@@ -30,7 +30,7 @@ class DdpHook:
 
     All ranks fill DDP's buckets in the same order. By gloo, threads with connections of their own take them in turn, so
     that one bucket is encoded while another is on its way. By NCCL all collectives are started by the thread that calls
-    the hook, which is also the one that starts DDP's own: one order on all ranks (docs/adr/0026).
+    the hook, which is also the one that starts DDP's own: one order on all ranks (docs/adr/0040).
 
     DDP cuts its buckets again after the first pass, in the order in which the gradients came. What a method keeps
     (error feedback) belongs to one bucket, so the first pass is averaged as it is.
