@@ -101,10 +101,11 @@ def test_an_error_is_said_once_and_leaves_no_folder(orch: Orch, texts: Path) -> 
 
 
 def test_without_containers_on_the_nodes_none_is_used_here(orch: Orch, texts: Path) -> None:
-    ran = orch("prepare", "--text", str(texts), "--vocab-size", "300")
+    process = "beta: {address: 127.0.0.12, connection: local, engine: process}"
+    for name, nodes in (("processes", process), ("mixed", f"alpha: {{address: 127.0.0.11}}, {process}")):
+        Path(f"{name}.yaml").write_text(f"project: no-such-image\nnodes: {{{nodes}}}\n")
+    ran = orch("prepare", "-i", "processes.yaml", "--text", str(texts), "--vocab-size", "300")
     assert ran.code == 0, ran.err
-    nodes = "{alpha: {address: 127.0.0.11}, beta: {address: 127.0.0.12, connection: local, engine: process}}"
-    Path("mixed.yaml").write_text(f"project: no-such-image\nnodes: {nodes}\n")
     ran = orch("prepare", "-i", "mixed.yaml", "--text", str(texts), "--vocab-size", "300")
     assert (ran.code, "does not have the image orch/no-such-image:cpu" in ran.err) == (4, True)
 
