@@ -38,6 +38,7 @@ def test_a_loss_in_chunks_has_more_kernels_but_moves_fewer_bytes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_compiled_a_step_has_fewer_kernels_and_bytes() -> None:
     (found,) = counts(SHAPE, [16])
     plain, blocks, chunks, whole = found.values()
