@@ -4,7 +4,7 @@ Needs a running lab with the image (`orch lab up --nodes 5`, `orch build`), in a
 By hand: `ssh NODE docker run … torchrun …` on all nodes in parallel, with the same limits, image and torchrun words and
 the script on stdin, which need not be copied before. The two are interleaved, A B A B; the result is the median of
 the ratios of all pairs. `--trainer` measures a workload of the trainer instead, with the data of this folder (`orch
-prepare`) and the times of its phases: the first start measures the methods, the others find that measurement.
+prepare`) and the times of its phases: the first start measures the methods, the others use that where it still holds.
 
     python -m benchmarks.first_step [--rounds 5] [--trainer]
 """
