@@ -142,6 +142,7 @@ def _open(connection: Any, spec: NodeSpec, host: _Host) -> None:
         connection.client.close()  # with its connection to the user's ssh-agent, which Fabric leaves open
         raise _refusal(attempt, proxy, host.asked) from error
     except NodeUnreachableError:  # its host key is unknown
+        connection.client.close()
         if proxy:
             proxy.close()
         raise

@@ -105,6 +105,7 @@ def test_the_host_key_of_a_machine_behind_a_jump_host_is_shown_through_it(own: S
 
 
 def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Path) -> None:
+    before = open_transports()
     closed = free_port()
     target = f"  HostName {ADDRESS}\n  Port {closed}\n  User ana\n"
     configure(
@@ -117,15 +118,21 @@ def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Pa
         raised.value.hint
         == f"is it on, and does that host allow it (AllowTcpForwarding)? Try: ssh -J hop1 -p {closed} ana@{ADDRESS}"
     )
-    assert not any(isinstance(thread, paramiko.Transport) and thread.is_active() for thread in threading.enumerate())
+    assert open_transports() <= before
     with pytest.raises(NodeUnreachableError, match=f"jump host on the way to it: ana@{ADDRESS}:{closed} refused"):
         SshNode(NodeSpec(name="alpha", address="lab2")).open()
     with sshd(tmp_path / "hop") as unknown:
         configure(f"Host lab3\n{target}  ProxyJump hop3\nHost hop3\n{reached(unknown)}")
         with pytest.raises(NodeUnreachableError, match="unknown host key") as raised:
             SshNode(NodeSpec(name="alpha", address="lab3")).open()
+        assert open_transports() <= before
     user = unknown.spec().user
     assert raised.value.hint.endswith(f", then: ssh -p {unknown.port} {user}@hop3 true")
+
+
+def open_transports() -> set[paramiko.Transport]:
+    """SSH connections of this process that have not ended."""
+    return {one for one in threading.enumerate() if isinstance(one, paramiko.Transport) and one.is_active()}
 
 
 def test_jump_hosts_in_a_circle_are_refused(own: Server) -> None:

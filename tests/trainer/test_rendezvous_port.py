@@ -56,13 +56,30 @@ def test_every_generation_has_a_port_of_its_own_and_releases_the_last_one() -> N
 def test_the_next_run_has_the_port_of_a_store_whose_connections_have_just_ended() -> None:
     """A firewall may let through this port alone. Linux remembers connections for a minute after their end."""
     port = free_port()
-    first, second = _ports(port), _ports(port)
+    _serve_and_end(port)
+    _must_have(_ports(port), port)
+
+
+def test_a_proxy_listens_on_the_port_of_a_store_whose_connections_have_just_ended() -> None:
+    """An own script's torchrun had the store before."""
+    port, proxy = free_port(), StoreProxy()
+    _serve_and_end(port)
+    ports = RendezvousPort(port, lambda *_: None, listens=True)
+    assert ports.reserve() == port
+    assert ports.held
+    with proxy.open(ports.held, lambda *_: None), socket.create_connection(("127.0.0.1", port)) as stranger:
+        assert stranger.recv(1) == b""
+    proxy.close()
+    ports.close()
+
+
+def _serve_and_end(port: int) -> None:
+    first = _ports(port)
     assert first.reserve() == port
     with socket.create_server(("", port)) as store, socket.create_connection(("127.0.0.1", port)) as rank:
         store.accept()[0].close()  # this end stays in TIME_WAIT
         assert rank.recv(1) == b""
     first.close()
-    _must_have(second, port)
 
 
 def test_the_next_run_has_the_port_of_a_proxy_whose_connections_have_just_ended() -> None:

@@ -53,9 +53,10 @@ class StoreProxy:
                     "filter", f"other users of this machine reach torch's store: {why}; run where no other user logs in"
                 )
             for listening in (store, reserved):
-                listening.listen(socket.SOMAXCONN)
-                # Of the connections: once they have ended, the next run may bind the port.
+                # Before it listens, for connections of an earlier store that have ended (TIME_WAIT); its own pass the
+                # option on, so that the next run may bind the port.
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.listen(socket.SOMAXCONN)
             descriptors = [one.fileno() for one in (reserved, source, control)]
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "trainer.agent.store_server", *map(str, descriptors)),
