@@ -85,7 +85,7 @@ GOAL_S = 5.0
 LINEAR = 1.25
 """Largest exponent of growth between the two largest numbers of nodes that counts as linear: times vary."""
 LEAST_CPU_S = 0.05
-"""Below it, a row is too short to tell how it grows."""
+"""CPU time below which a row is too short to show how it grows."""
 FIRST_ADDRESS = IPv4Address("10.1.0.1")
 LINES = 20
 """Log lines of each node."""

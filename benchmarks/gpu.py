@@ -35,7 +35,7 @@ SECONDS, LEVERS_S = 480.0, 200.0
 SUMMARY_S = 5.0
 """Seconds kept for the end."""
 LEAST_S = 30.0
-"""With less time left, no part begins."""
+"""Remaining seconds below which no part begins."""
 TESTS_S, FACTS_S = 150.0, 60.0
 PICTURES = 400
 ROUNDS = 8

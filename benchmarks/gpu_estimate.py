@@ -39,10 +39,10 @@ CHUNK = 2048
 SOME = 128
 """Tokens of the loss at size 1."""
 OPTIMIZER_BYTES = 40
-"""Per weight: AdamW reads it, its gradient and two moments and writes three of them; clipping reads the gradient twice
-and writes it once."""
+"""Bytes per weight: AdamW reads it, its gradient and two moments and writes three of them; clipping reads the gradient
+twice and writes it once."""
 OPTIMIZER_KERNELS = 40
-"""About: lists of tensors go through few kernels."""
+"""Estimate: lists of tensors go through few kernels."""
 VOCABULARY = 50257
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product")
 

@@ -184,7 +184,7 @@ class WritingEngine(FakeEngine):
 
 
 def follow_table(nodes: int, rate: float, seconds: float) -> bool:
-    """Whether the record is complete."""
+    """Return whether the record is complete."""
     began, total = time.monotonic(), int(rate * seconds)
     spec = lan.plan().nodes[0].container
     containers = []

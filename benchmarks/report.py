@@ -74,7 +74,7 @@ def spread(rounds: Sequence[Round], figure: str) -> Spread | None:
 
 
 def ratio(rounds: Sequence[Round], to: Sequence[Round], figure: str = "units_per_s") -> Spread | None:
-    """Per round, because both then ran in the same state of the machine."""
+    """Compare per round, because both then ran in the same state of the machine."""
     pairs = [
         (getattr(a.measured, figure), getattr(b.measured, figure))
         for a, b in zip(rounds, to, strict=False)

@@ -60,7 +60,7 @@ class Limits:
 
     @classmethod
     def within(cls, seconds: float, contestants: int) -> Limits:
-        """From now on; the end is kept for the turns."""
+        """Set limits from now on; the end is reserved for the turns."""
         now = time.monotonic()
         return cls(arrive=now + max(0.6 * seconds, seconds - TURN_S * contestants), end=now + seconds)
 

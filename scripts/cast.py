@@ -29,7 +29,7 @@ COLUMNS, ROWS = 100, 26
 LONGEST_PAUSE_S = 1.2
 """Longer pauses of a recording are cut to this."""
 END_S = 6.0
-"""How long the last picture stays before the animation begins again."""
+"""Seconds for which the last picture stays before the animation begins again."""
 WIDTH, HEIGHT, MARGIN = 8.0, 18.0, 14.0
 """A character's cell and the border, in pixels."""
 BACKGROUND, FOREGROUND = "#1b1d23", "#d7dae0"
@@ -43,7 +43,7 @@ class Line:
     row: int
     at_s: float
     text: str
-    """With ANSI color codes."""
+    """Text with ANSI color codes."""
     until_s: float | None = None
     """Time at which another line takes its place."""
 

@@ -91,7 +91,7 @@ line-height: {line_height}px; white-space: pre }}
 </g>
 </svg>
 """
-"""As rich draws it, without the fonts that it would fetch."""
+"""SVG as rich draws it, without the fonts that it would fetch."""
 
 
 # ── The run ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -314,7 +314,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _sums(text: str) -> None:
-    """As a file whose own sum is right, and as it is."""
+    """Read as a file whose own sum is right, and as it is."""
     content = text.partition("\n")[2]
     for whole in (text, f"{hashlib.sha256(content.encode(errors='replace')).hexdigest()}\n{content}"):
         with suppress(ValueError):

@@ -87,13 +87,13 @@ def remove_stale() -> list[str]:
 
 
 def others_at_work() -> bool:
-    """Whether another rig is up on this machine: each slows the other."""
+    """Return whether another rig is up on this machine: each slows the other."""
     mine = f"{PREFIX}-{os.getpid()}-"
     return any(name.startswith(f"{PREFIX}-") and not name.startswith(mine) for name in _names())
 
 
 def is_stale(name: str, alive: Callable[[int], bool]) -> bool:
-    """Whether a namespace's (or cgroup's) name is one of ours and its rig is no longer `alive(pid)`."""
+    """Return whether a namespace's (or cgroup's) name is one of ours and its rig is no longer `alive(pid)`."""
     found = re.fullmatch(rf"{PREFIX}-(\d+)(?:-\w+)?", name)
     return found is not None and not alive(int(found[1]))
 

@@ -18,7 +18,7 @@ Built = tuple[Callable[[], None], Callable[[], None]]
 LIGHTHOUSE_PORT = 29300
 STORE_PORT = 29301
 MATCHMAKING_S = 2.0
-"""With hivemind's default of 15 s for matchmaking before each average, one average would take ten of our steps."""
+"""Seconds of matchmaking: with hivemind's default of 15 s before each average, one would take ten of our steps."""
 
 
 def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: int) -> Built:

@@ -44,11 +44,11 @@ class Comparison:
     everyone: tuple[StepTime, ...]
     """Each sync method with all nodes."""
     equal: bool
-    """Whether shares are equal."""
+    """True if shares are equal."""
 
     @property
     def asked(self) -> bool:
-        """Whether the user named a sync method."""
+        """True if the user named a sync method."""
         return self.chosen is not self.auto
 
     @property

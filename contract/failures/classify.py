@@ -1,4 +1,4 @@
-"""From what a failed rank left behind to the known failure it is."""
+"""Classification of what a failed rank left behind as a known failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *(signature for signature in _KNOWN if signature.nearer),
     *of_programs.GENERAL,
 )
-"""From the particular to the general: of several that are found, the first counts."""
+"""Signatures from the particular to the general: of several that are found, the first counts."""
 _BY_ID: Mapping[str, Signature] = {signature.id: signature for signature in SIGNATURES}
 _MEMORY_LIMIT = _BY_ID["memory.limit"]
 _NOT_FOUND = _BY_ID["storage.not_found"]
@@ -55,7 +55,7 @@ class FailedRank:
     exit_code: int | None = None
     """The rank's own (negative: a signal), otherwise its container's; None: not known."""
     oom_killed: bool = False
-    """Whether the container's engine says that the kernel killed in it, as it was out of memory."""
+    """True if the container's engine says that the kernel killed in it, as it was out of memory."""
     reported: str = ""
     """`Error: message`, as the rank itself reported it."""
     reported_earlier: Sequence[str] = ()
@@ -81,7 +81,7 @@ class Classified:
     frame: str = ""
     """`FILE:LINE in FUNCTION`, the innermost in the user's own code."""
     final: bool = False
-    """Whether its lines say that another try ends in the same way, as `Signature.final` has it."""
+    """True if its lines say that another try ends in the same way, as `Signature.final` has it."""
 
     @property
     def id(self) -> str:
@@ -187,17 +187,17 @@ def _once(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(line: str, *ids: str) -> bool:
-    """Whether one of these signatures is in the line."""
+    """Return whether one of these signatures is in the line."""
     return any(_BY_ID[id].search(readable(line)) for id in ids)
 
 
 def is_stack_of_cpp(line: str) -> bool:
-    """Whether it is a line of the C++ stack below a message of torch, or an empty one."""
+    """Return whether it is a line of the C++ stack below a message of torch, or an empty one."""
     return not line.strip() or line.startswith(_CPP_FRAMES)
 
 
 def distance_from_cause(outcome: Outcome, *, lost_peer: bool, cause: str) -> int:
-    """For sorting the ends of several nodes, each with the id of its signature: the others follow from the lowest.
+    """Key that sorts the ends of several nodes, each with the id of its signature: the others follow from the lowest.
 
     What a person has to change comes first, then what broke by itself, then an exit without a reason, then what only
     lost another rank, and last a good end.

@@ -1,4 +1,4 @@
-"""Whether each node's container engine can hold a rank."""
+"""Fitness of each node's container engine for a rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.numbers import whole
 OLDEST = (20, 10)
 """API 1.41: what `orch` speaks."""
 ROOTLESS_FROM = (29,)
-"""Before it, `--network host` of a rootless engine is a network of its own (docker/docs#25066)."""
+"""Major version before which `--network host` of a rootless engine is a network of its own (docker/docs#25066)."""
 TOLERANCE = 1.05
 
 

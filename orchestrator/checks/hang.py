@@ -26,7 +26,7 @@ class LastHeard:
     rank: int
     node: str
     silent_s: float | None
-    """Until the end, or until now; None where it never spoke."""
+    """Seconds until the end, or until now; None where it never wrote."""
     word: str
     timed_out_in: str = ""
     """The collective in which it gave up waiting; empty where it did not."""

@@ -112,7 +112,7 @@ def half_duplex(node: Examined) -> Iterator[Finding]:
 
 
 def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """With jumbo frames on some nodes only, a switch that does not support them drops packets silently."""
+    """Report jumbo frames on some nodes only: a switch that does not support them drops packets silently."""
     interfaces = {node.name: used for node in fleet if (used := used_interface(node))}
     mtus = [used.mtu for used in interfaces.values() if used.mtu]
     if len(set(mtus)) > 1:

@@ -79,7 +79,7 @@ class _Chosen:
     inventory: Path | None = None
     """None: it is gone, and only the records are left."""
     some: bool = False
-    """Whether these are a choice of nodes, and others may hold ranks, too."""
+    """True if these are a choice of nodes, and others may hold ranks, too."""
 
 
 def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chosen:

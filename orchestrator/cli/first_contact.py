@@ -37,7 +37,7 @@ class _Passwords:
     listed: Collection[str] = ()
     """Names of machines of a file, which may share a password once the user has seen the list of them."""
     each: bool = False
-    """Whether a password is asked for on each machine."""
+    """True if a password is asked for on each machine."""
     accepted: list[str] = field(default_factory=list)
 
     def tried(self, spec: NodeSpec) -> list[str]:

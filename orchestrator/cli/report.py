@@ -33,7 +33,7 @@ class Invocation:
     command: str = ""
     """Such as `checkpoints ls`."""
     inventory: Path | None = None
-    """From `-i`, before the command or after it."""
+    """Value of `-i`, before the command or after it."""
     commands: tuple[str, ...] = ()
     """Commands that take an inventory."""
     quiet: bool = False

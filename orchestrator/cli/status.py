@@ -41,10 +41,10 @@ class _Shown:
     names: Sequence[str]
     view: RenderableType | list[str]
     messages: Sequence[str] = ()
-    """For stderr."""
+    """Lines for stderr."""
     code: int
     over: bool
-    """Whether it will not change any more."""
+    """True if it will not change any more."""
 
 
 def status(
@@ -97,7 +97,8 @@ def _watch(nodes: Sequence[Node], run: str | None, output: Output, every_s: floa
 
 @contextmanager
 def _drawing(output: Output) -> Iterator[Draw | None]:
-    """How a view is drawn in place of the one before; None where each is written after it, for programs."""
+    """Yield the function that draws a view in place of the one before; None where each is written after it, for
+    programs."""
     from rich.live import Live
 
     from orchestrator.render.console import stdout

@@ -187,7 +187,7 @@ class _Lacking:
 
 
 def has_files(node: Node, folder: str, manifest: Manifest) -> bool:
-    """Whether the cache `folder` has all files of the manifest, by their sizes."""
+    """Return whether the cache `folder` has all files of the manifest, by their sizes."""
     return not _lacking(node, folder, manifest, "sizes")[1]
 
 

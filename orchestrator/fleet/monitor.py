@@ -26,11 +26,11 @@ from orchestrator.store.run_record import RunRecord, known_records
 from orchestrator.store.segments import Ends
 
 LOOK_EVERY_S = 10.0
-"""Between two looks for a new run; a run that is followed reports its own end."""
+"""Seconds between two looks for a new run; a run that is followed reports its own end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
-"""Before a node that did not answer is asked again."""
+"""Seconds before a node that did not answer is asked again."""
 SUPERVISOR_EVERY_S = 5.0
-"""Between two looks for a supervisor of the run on this computer."""
+"""Seconds between two looks for a supervisor of the run on this computer."""
 UNHEARD_S = 12.0
 """Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
 

@@ -20,7 +20,7 @@ START = (
     'IFS= read -r line; eval "set -- $(printf %b "${line#?}")"; '
     'command -v "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }; exec "$@"\''
 )
-"""Without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own.
+"""Program without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own.
 
 `command -v`: where the user may not read a folder of PATH, dash takes every absent program for a forbidden one.
 """

@@ -59,14 +59,14 @@ class ProxyCommand:
         self._lock = Lock()
         """paramiko's thread may close it at any time."""
         self._ended = False
-        """Whether it has closed its end: then its exit code follows at once."""
+        """True if it has closed its end: then its exit code follows at once."""
         self._said = ""
         self._code: int | None = None
         """Its exit code, where it ended before the connection did."""
 
     @property
     def _closed(self) -> bool:
-        """Whether it is closed: paramiko reads a socket's private name."""
+        """True if it is closed: paramiko reads a socket's private name."""
         return self._errors.closed
 
     def send(self, data: bytes) -> int:

@@ -288,13 +288,13 @@ class SlurmCarrier:
         )
 
     def _is_in_queue(self, job: str) -> bool:
-        """Whether Slurm has not ended the job yet."""
+        """Return whether Slurm has not ended the job yet."""
         answer = self.login.run(["squeue", "-h", "-j", job, "-o", "%i"], timeout_s=ASK_S)
         _unless_unknown(answer, f"asking for job {job}")
         return job in (line.strip() for line in answer.stdout.splitlines())  # a site may print lines of its own
 
     def _ends_within(self, attempt: CarriedAttempt, deadline: float) -> bool:
-        """Whether the job has ended, all of its lives, before the deadline."""
+        """Return whether the job has ended, all of its lives, before the deadline."""
         while True:
             known = self.runs(attempt.run_id)
             lives = [one for one in known.attempts if one.job == attempt.job]

@@ -76,7 +76,7 @@ def requirement_of(line: str) -> Requirement | None:
 
 
 def is_of_cuda(package: str) -> bool:
-    """Whether torch's build decides about this package: what one device needs must not constrain the other."""
+    """Return whether torch's build decides about this package: what one device needs must not constrain the other."""
     return package in ("triton", "torchvision", "torchaudio") or package.startswith("nvidia-")
 
 

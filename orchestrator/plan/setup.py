@@ -241,7 +241,7 @@ _QUIET = ("env", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSP
 
 
 def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
-    """Through sudo where the user is not root; without `-n` where it gets a password, from orch or from a person.
+    """Wrap in sudo where the user is not root; without `-n` where it gets a password, from orch or from a person.
 
     `keep_proxies`: sudo drops proxy variables without this option; only their names are passed.
     """

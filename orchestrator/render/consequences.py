@@ -44,11 +44,11 @@ class _Writer:
     in_summary: int = 0
     """Rulers of torchrun's summary that are still to come."""
     in_barrier: bool = False
-    """Whether the traceback of torchrun's exit barrier is being written: the ranks had ended before."""
+    """True if the traceback of torchrun's exit barrier is being written: the ranks had ended before."""
     after: str = ""
     """The last message that was folded: its C++ stack and further lines may follow."""
     chained: bool = False
-    """Whether the next traceback was raised from it."""
+    """True if the next traceback was raised from it."""
     known: set[str] = field(default_factory=set)
     """Signatures of lost peers that were shown since the last start of the ranks."""
     starts: int = 0
@@ -92,14 +92,15 @@ class Consequences:
 
     @property
     def _done(self) -> bool:
-        """Whether rank 0 has trained to the end: after that, ranks leave and others lose them, and nothing is wrong."""
+        """True if rank 0 has trained to the end: after that, ranks leave and others lose them, and nothing is wrong."""
         coordinator = self._state.coordinator
         first = coordinator.part.ranks.get(0) if coordinator else None
         return first is not None and first.stage == "ended" and not (first.failed or first.stopped)
 
     @staticmethod
     def _of_agent(writer: _Writer, text: str) -> bool:
-        """Whether it belongs to torchrun's summary, or to its exit barrier, which waits for ranks that have ended."""
+        """Return whether it belongs to torchrun's summary, or to its exit barrier, which waits for ranks that have
+        ended."""
         if writer.in_summary:
             writer.in_summary -= is_ruler(text)
             return True
@@ -159,7 +160,7 @@ class Consequences:
 
 
 def _may_tell(text: str) -> bool:
-    """Whether a line is worth classifying: it is of torch's or NCCL's log, or names an error."""
+    """Return whether a line is worth classifying: it is of torch's or NCCL's log, or names an error."""
     return is_torch_log(text) or "Error" in text or "NCCL" in text
 
 

@@ -16,12 +16,12 @@ def firewall_lines(plan: FirewallPlan) -> Iterator[str]:
 
 
 def command_lines(plan: FirewallPlan) -> list[str]:
-    """As a person would type them on the node."""
+    """List the commands as a person would type them on the node."""
     return [f"sudo {shlex.join(argv)}" for argv in plan.commands]
 
 
 def firewall_dict(plan: FirewallPlan) -> dict[str, Any]:
-    """For `--json`."""
+    """Build the object for `--json`."""
     return {
         "node": plan.node,
         "tool": plan.wall.tool,

@@ -27,7 +27,7 @@ _HEAD_OF_TORCH = re.compile(r"^(\[?[WIEF])\d{4} [\d:.]{8,18}\s{1,4}(?:\d{1,9} )?
 _OWN_FOLDER = re.compile(r'(^  File "|^)/\S{1,300}/runs/[\w.-]{1,80}/code/')
 """Folder of the code before a place in it: with `engine: process`, each node has another."""
 HELD_S, MOST_HELD = 1.0, 2000
-"""How long a line is held for those of other nodes, by the lines' own times, and how many lines at most."""
+"""Seconds for which a line waits for those of other nodes, by the lines' own times, and lines that wait at most."""
 
 
 def shared_line(shown: SharedLine, names: Sequence[str], *, width: int, several_ranks: bool = False) -> Text:
@@ -71,7 +71,7 @@ def search_line(found: SearchResult) -> str:
 
 
 def has_several_ranks(lines: Iterable[RunLine]) -> bool:
-    """Whether some node has more than one rank, so that lines must tell which."""
+    """Return whether some node has more than one rank, so that lines must tell which."""
     ranks = Counter(node for node, _ in {(said.node, said.rank) for said in lines if said.rank is not None})
     return any(number > 1 for number in ranks.values())
 

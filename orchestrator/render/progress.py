@@ -1,4 +1,4 @@
-"""How far builds, transfers and `orch doctor` are: live lines for the nodes on a terminal, plain lines elsewhere."""
+"""Progress of builds, transfers and `orch doctor`: live lines for the nodes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 
 EVERY_S, LONG_EVERY_S = 30.0, 120.0
-"""Between two plain lines about the same thing: as long as it has taken so far, within these bounds."""
+"""Seconds between two plain lines about the same thing: as long as it has taken so far, within these bounds."""
 STEADY_S = 2.0
 """Seconds of a transfer before its rate is shown."""
 LONGEST = 120

@@ -1,4 +1,4 @@
-"""Why a run failed, or what it waits for, for people and for programs."""
+"""Cause of a run's failure, or of its waiting, for people and for programs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def why_data(report: Postmortem) -> dict[str, Any]:
 
 
 def _without_source(text: str) -> str:
-    """Without the place in torch's or gloo's own source, which is longer than what is said."""
+    """Remove the place in torch's or gloo's own source, which is longer than the message."""
     return re.sub(r"(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
 
 

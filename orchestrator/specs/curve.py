@@ -42,7 +42,7 @@ class Curve:
         return self.y[-1]
 
     def thinned(self, most: int) -> tuple[Pair, ...]:
-        """At most so many points (and at least 4), with the extremes of each stretch."""
+        """Select at most so many points (and at least 4), with the extremes of each stretch."""
         points = tuple(zip(self.x, self.y, strict=True))
         if len(points) <= most:
             return points

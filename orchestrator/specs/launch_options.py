@@ -38,7 +38,7 @@ SYNC_OUTPUTS = ("results", "all", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a field is written on the command line."""
+    """Form of a field on the command line."""
 
     name: str
     help: str
@@ -248,13 +248,13 @@ class RunSettings:
     independent: bool = _option(
         False, "--independent", help="Each rank trains its own model, as intended: do not report it."
     )
-    """Whether ranks that exchange no gradients are intended."""
+    """True if ranks that exchange no gradients are intended."""
     no_warm_start: bool = _option(
         False,
         "--no-warm-start",
         help="Start each rank as a Python of its own, instead of forking it from a process that has imported torch.",
     )
-    """Whether every rank imports torch itself, to find out if the fork is the reason of a fault."""
+    """True if every rank imports torch itself, to find out if the fork is the reason of a fault."""
     sync_outputs: str = _option(
         "results",
         "--sync-outputs",

@@ -68,7 +68,8 @@ def veil_over(values: Iterable[str]) -> Veil:
 
 
 def is_sensitive(variable: str, value: str = "") -> bool:
-    """Whether its name says so (`…_FILE` holds a path), its value has the form of a secret, or is hidden already."""
+    """Return whether its name says so (`…_FILE` holds a path), its value has the form of a secret, or is hidden
+    already."""
     if value == REDACTED or secrets_in(value):
         return True
     name = variable.upper().replace("-", "_")

@@ -81,24 +81,24 @@ class Evidence:
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
     is_supervised: bool | None = None
-    """As of a `RunState`."""
+    """Same as of a `RunState`."""
     asked: bool = False
-    """Whether nodes were asked for its containers."""
+    """True if nodes were asked for its containers."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
     is_folder: IsFolder = lambda _path: None
-    """Whether a path of this computer is a folder; None: nothing is there, or was looked for."""
+    """True if a path of this computer is a folder; None: nothing is there, or was looked for."""
 
     @property
     def job(self) -> ClusterJob | None:
-        """Where the run is a job of a cluster."""
+        """Job of the cluster, where the run is one."""
         if self.plan or not self.cluster:
             return ClusterJob.of(self.plan)
         return ClusterJob(cluster=self.cluster, nodes=max(1, len(self.containers)))
 
     @property
     def again(self) -> str:
-        """How the run continues once the cause of a failure is away."""
+        """Line that continues the run once the cause of its failure is removed."""
         return again(self.plan, self.run_id, from_checkpoint=bool(self.journal.lineage()))
 
     @property
@@ -129,12 +129,12 @@ class Postmortem:
     """Decisions of the coordinator that stand, or stood before the failure."""
     waits: tuple[str, ...] = ()
     places: tuple[RankPlace, ...] = ()
-    """Where each rank is, or was before the failure."""
+    """Position of each rank, or its position before the failure."""
     silent: tuple[str, ...] = ()
     data: tuple[Condition, ...] = ()
     """Conditions of nodes of which data was damaged."""
     is_unsupervised: bool = False
-    """Whether it is active and no process of this computer, which has launched it, supervises it."""
+    """True if it is active and no process of this computer, which has launched it, supervises it."""
 
 
 def write_postmortem(evidence: Evidence) -> Postmortem:

@@ -42,7 +42,7 @@ class Machine:
     share: float | None = None
     """Part of a step's samples, 0 to 1; None: not measured, or the same for all."""
     left_out: str = ""
-    """Why it took no part in the training; empty: it did."""
+    """Reason why it took no part in the training; empty: it did."""
     torch: str = ""
     precision: str = ""
     threads: int | None = None
@@ -90,7 +90,7 @@ class RunReport:
     user: str
     command: str
     state: str
-    """As `orch why` says: failed, stopped, done, running, unknown."""
+    """State as `orch why` shows it: failed, stopped, done, running, unknown."""
     reason: str
     begun_at: str
     """ISO 8601 with zone: time of the first line on record, or of the newest plan if that is earlier. Times in seconds

@@ -43,7 +43,7 @@ def run_view(report: RunReport, points: int = POINTS) -> dict[str, Any]:
 
 
 def cause_view(story: Postmortem) -> dict[str, Any]:
-    """Why a run ended, as `orch why` explains it."""
+    """Show why a run ended, as `orch why` explains it."""
     words = {"headline": "", "owner": ""}
     if failure := story.failure:
         words = {"headline": headline(failure), "owner": OWNERS.get(failure.cause.owner, "") if failure.cause else ""}

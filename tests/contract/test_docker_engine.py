@@ -1,4 +1,4 @@
-"""What is Docker's own: how far a container is confined, and streams that are silent for long."""
+"""Behavior of Docker alone: how far a container is confined, and streams that are silent for long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(docker_engine: Engine) -> Ask:
-    """What a script says inside a container."""
+    """Function that runs a script inside a container."""
 
     def said(script: str, **other: object) -> str:
         done = docker_engine.run_once(spec(script, **other))

@@ -1,4 +1,4 @@
-"""What every `Engine` promises: docker here, docker over ssh, processes, and the fake."""
+"""Contract of every `Engine`: docker here, docker over ssh, processes, and the fake."""
 
 from __future__ import annotations
 

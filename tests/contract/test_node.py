@@ -1,4 +1,4 @@
-"""What every `Node` promises, whatever connects it."""
+"""Contract of every `Node`, whatever connects it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the plan writes, the trainer reads; what the trainer says, the orchestrator understands."""
+"""Contract of both sides: the trainer reads what the plan writes, the orchestrator understands what the trainer
+prints."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def parts(command: tuple[str, ...], **changes: object) -> tuple[NodePlan, ...]:
 
 
 def trainer_words(part: NodePlan) -> list[str]:
-    """What torchrun hands to each rank."""
+    """Return the words that torchrun hands to each rank."""
     words = list(part.container.command)
     start = words.index("-m", words.index("torchrun"))
     assert words[start : start + 2] == ["-m", "trainer"]

@@ -1,4 +1,5 @@
-"""What is a process's own: it outlives its launcher, all it started dies with it, its paths are the machine's."""
+"""Behavior of processes alone: a process outlives its launcher, all it started dies with it, its paths are the
+machine's."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from orchestrator.specs.run import State
 from tests.contract.test_engine import spec, texts
 
 IN_ANOTHER_SESSION = "setsid sh -c 'echo asleep; sleep 60' & wait"
-"""As torchrun starts its ranks: out of reach of a signal to the group."""
+"""Command that starts a process as torchrun starts its ranks: out of reach of a signal to the group."""
 
 
 @pytest.fixture

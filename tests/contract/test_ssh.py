@@ -1,4 +1,4 @@
-"""What is SSH's own: host keys, refused users, machines that are off, archives that mean harm."""
+"""Behavior of SSH alone: host keys, refused users, machines that are off, archives that mean harm."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_port_where_nobody_speaks_ssh(server: Server) -> None:
 
 
 def test_a_name_that_leads_nowhere(server: Server) -> None:
-    assert refusal(SshNode(server.spec(address="nobody.invalid"))).reach is Reach.NO_ADDRESS
+    assert refusal(SshNode(server.spec(address="host.invalid"))).reach is Reach.NO_ADDRESS
 
 
 def test_a_machine_that_goes_away_is_named_without_a_traceback(

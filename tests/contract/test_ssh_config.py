@@ -66,14 +66,14 @@ def test_an_alias_has_the_address_port_user_and_key_of_its_host(own: Server) -> 
 def test_include_and_match_are_followed(own: Server, tmp_path: Path) -> None:
     included = tmp_path / "included"
     included.write_text(f"Match originalhost lab1 exec true\n{reached(own)}")
-    configure(f"Include {included}\nHost *\n  Port 1\n  User nobody\n")
+    configure(f"Include {included}\nHost *\n  Port 1\n  User stranger\n")
     if shutil.which("ssh"):
         assert greets(ALIAS) == "hello"
 
 
 def test_the_inventory_wins(own: Server) -> None:
     configure(
-        f"Host lab1\n  HostName {ADDRESS}\n  Port 1\n  User nobody\n  IdentityFile /nowhere\n  ProxyJump nowhere\n"
+        f"Host lab1\n  HostName {ADDRESS}\n  Port 1\n  User stranger\n  IdentityFile /nowhere\n  ProxyJump nowhere\n"
     )
     given = {"port": own.port, "user": own.spec().user, "identity": str(own.identity)}
     with_jump = f"Host hop\n{reached(own)}"

@@ -109,7 +109,7 @@ def test_a_locked_key_that_the_agent_holds_is_let_in(
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 def test_a_key_of_any_kind_that_is_refused(own: Server, tmp_path: Path, kind: str) -> None:
-    """What the reader of another kind says of the key hides nothing."""
+    """The message of the reader for another kind hides nothing."""
     key = tmp_path / kind
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True)
     error = refusal(SshNode(own.spec(identity=str(key))))

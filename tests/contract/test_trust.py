@@ -1,4 +1,4 @@
-"""`orch trust` against servers of this test: a known machine, one that changed, and ports where nobody speaks SSH."""
+"""`orch trust` against servers of this test: a known machine, one that changed, and ports without SSH."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def machine(*keys: paramiko.PKey) -> Callable[[socket.socket], None]:
-    """An SSH server with these host keys, which lets nobody in."""
+    """An SSH server with these host keys, which accepts no login."""
 
     def answer(connection: socket.socket) -> None:
         transport = paramiko.Transport(connection)

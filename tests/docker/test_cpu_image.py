@@ -1,4 +1,4 @@
-"""The CPU image as a run uses it: read-only root, no capability, a uid that nobody knows."""
+"""The CPU image as a run uses it: read-only root, no capability, a uid without a name."""
 
 from __future__ import annotations
 

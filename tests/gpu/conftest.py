@@ -29,7 +29,7 @@ WARNINGS = ("default", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def no_gpu() -> str:
-    """Why no test can run on a GPU here; empty where it can."""
+    """Return why no test can run on a GPU here; empty where it can."""
     if not importlib.util.find_spec("torch"):
         return "no NVIDIA GPU: torch is not installed"
     import torch

@@ -58,7 +58,7 @@ def _padded(count: int) -> int:
 
 
 def test_two_ranks_share_one_card() -> None:
-    """By gloo, from CUDA tensors, all collectives of a rank in one queue."""
+    """The ranks exchange CUDA tensors by gloo, all collectives of a rank in one queue."""
     run = Torchrun(2, "cuda", module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
     for way, found in json.loads(run.out.splitlines()[-1]).items():

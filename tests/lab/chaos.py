@@ -21,12 +21,12 @@ from tests.lab.probe import train
 from tests.lab.underway import EVERY, FOLDER, LOOK_S, PROBE, Program, Record, Told, records, underway
 
 TAKES_LINES_ALONG = ("container crashed", "container killed by hand", "engine killed", "machine off and on")
-"""Faults after which the last lines of a rank were read by nobody."""
+"""Faults after which the last lines of a rank were not read."""
 QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=10", "--max-restarts", "20")
 BACK_S = 240.0
 """Longest time until the next step after a fault; machines of a lab share cores."""
 PASSING = ("container frozen", "cut off", "launched twice", "supervisor killed")
-"""What need not break the run."""
+"""Faults that need not break the run."""
 LINK = "20mbit"
 """Steps wait for the network, not for a processor: what an undisturbed run repeats is a third as long."""
 DISK = "160m"
@@ -40,7 +40,7 @@ class Fault:
     step: int
     """The newest then told."""
     back_s: float
-    """Until the next step."""
+    """Seconds until the next step."""
     lost: int
     """Steps taken twice."""
 
@@ -56,7 +56,7 @@ class Chaos:
     faults: list[Fault] = field(default_factory=list)
     newest_sound: int = 0
     losses: dict[int, float] = field(default_factory=dict)
-    """All that were told, once it is stopped."""
+    """All events that were reported, once it is stopped."""
     supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Those that it has begun itself."""
 
@@ -65,7 +65,7 @@ class Chaos:
         return Record(self.orch, self.run_id)
 
     def kinds(self) -> dict[str, tuple[Callable[[str], float | None], Sequence[str]]]:
-        """What can be done, and to which nodes."""
+        """List the faults, and the nodes of each."""
         first, lasting = self.nodes[0], self.nodes[1:] if self.small_disk else self.nodes
         kinds: dict[str, tuple[Callable[[str], float | None], Sequence[str]]] = {
             "rank killed": (lambda node: faults.send(node, "KILL", faults.RANK), self.nodes),
@@ -103,7 +103,7 @@ class Chaos:
         return fault
 
     def check(self) -> None:
-        """One container of the run holds each node, as it is told; no other runs, no step of a checkpoint is lost."""
+        """Each node has one container of the run, as reported; no other runs, no step of a checkpoint is lost."""
         told = {member["node"]: member for member in self.status()["members"]}
         for name in self.nodes:
             of_the_run = ("--filter", f"label=orch.run_id={self.run_id}", "--format", "{{.ID}}")
@@ -139,7 +139,7 @@ class Chaos:
         if not broken and what not in PASSING:
             return None
         since = next((told.at for told in self.record.events("resumed") if broken and told.at > broken[-1]), None)
-        after = since if broken else at + 1.0  # what was under way is told a moment later
+        after = since if broken else at + 1.0  # what was under way is reported a moment later
         return next((told for told in self.record.events("step") if after and told.at > after), None)
 
     def _lost(self, at: float) -> int:
@@ -265,7 +265,7 @@ def shuffled(chaos: Chaos, seconds: float) -> Iterator[str]:
 
 
 def as_undisturbed(chaos: Chaos) -> str:
-    """Compares all losses with those of a run of as many steps in peace. To be called when the nodes are free again."""
+    """Compare all losses with those of an undisturbed run of as many steps, once the nodes are free again."""
     told, steps = chaos.losses, max(chaos.losses)
     if chaos.program is PROBE:
         losses = train.losses([len(chaos.nodes)] * steps)

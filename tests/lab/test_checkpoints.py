@@ -1,4 +1,4 @@
-"""Checkpoints of a real run: seen, copied to another machine, verified, fetched, gone on from there."""
+"""Checkpoints of a real run: listed, copied to another machine, verified, fetched, resumed from there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(run: str, step: int) -> str:
 
 
 def test_a_second_node_has_the_newest(orch: Orch, run: str, figure: Figure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over SSH, from one machine through this one to another."""
+    """The copy goes over SSH, from one machine through this one to another."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, orch.environment[name])
     file = orch.folder / "state" / "orch" / "lab" / "inventory.yaml"

@@ -1,4 +1,5 @@
-"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line that mends it."""
+"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line that repairs
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 ALL = [(batch, fault) for batch, faults in BATCHES.items() for fault in faults]
 ONLY = {"a slow link": ("--only", "reach")}
-"""What is asked where the link itself would make the rest slow."""
+"""Options of the doctor where the link itself would make the rest slow."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def look(lan: Lan, *words: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def seen(orch: Orch, figure: Figure) -> LookAt:
-    """For each batch: all its faults made, one look, all of them undone. Once, however many tests ask for it."""
+    """Look at a batch: all its faults made, one look, all of them undone. Once, however many tests ask for it."""
     looks: dict[str, Seen] = {}
 
     def look_at(batch: str) -> Seen:

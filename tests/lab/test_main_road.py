@@ -65,7 +65,7 @@ def test_every_node_has_the_same_image_and_a_second_build_moves_nothing(orch: Or
 
 
 def test_a_layer_that_all_nodes_lack_is_sent_to_all_at_once(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over SSH, and nothing but that layer."""
+    """The layer alone is sent, over SSH."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, orch.environment[name])
     file = orch.folder / "state" / "orch" / "lab" / "inventory.yaml"

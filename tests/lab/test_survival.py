@@ -44,11 +44,11 @@ def until_a_new_checkpoint(run: Underway) -> None:
 
 
 def recovers(run: Underway, at: float) -> float:
-    """It resumes from its last checkpoint; seconds from the fault to the next step."""
+    """Wait until it resumes from its last checkpoint; return the seconds from the fault to the next step."""
     before = [told for told in run.events("step", "checkpoint") if told.at < at]
     seconds = run.back_after(at)
     resumed = next(told for told in run.events("resumed") if told.at > at)
-    # A checkpoint is written while the training continues: it counts from when it is told.
+    # A checkpoint is written while the training continues: it counts from its report.
     kept = max((int(told.values["step"]) for told in before if told.kind == "checkpoint"), default=0)
     assert int(resumed.values["step"]) >= kept
     reached = int([told for told in before if told.kind == "step"][-1].values["step"])
@@ -104,11 +104,11 @@ def test_after_these_faults_the_losses_are_those_of_an_undisturbed_run(run: Unde
     told, undisturbed = run.losses(), train.losses([len(THREE)] * max(run.losses()))
     assert told == {step: undisturbed[step] for step in told}
     mute = EVERY * (len(BREAK) + 2)
-    assert len(told) > len(undisturbed) - mute, "only what ranks said last, with nobody there to read it, may be lost"
+    assert len(told) > len(undisturbed) - mute, "only the last lines of ranks, which no one read, may be lost"
 
 
 def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, training: Underway) -> None:
-    """Shorter than the patience with a silent node, which is a minute as it comes."""
+    """Seconds: shorter than the default patience with a silent node, which is a minute."""
     training.until_step(10)
     assert orch("lab", "cut", "beta").code == 0
     try:
@@ -154,7 +154,7 @@ def test_after_all_this_the_losses_are_those_of_an_undisturbed_training(orch: Or
 
 
 def test_an_error_of_the_users_ends_all_without_the_controller(orch: Orch, figure: Figure) -> None:
-    """Nobody watches; the whole run is down, and any node's log names the cause."""
+    """The whole run ends with no one watching, and any node's log names the cause."""
     words = ("--nodes", ",".join(THREE), "--name", "own", "--detach", "--no-supervise", "--yes")
     launched = orch("launch", *words, *PROBE.until(FOR_EVER))
     assert launched.code == 0, launched.err

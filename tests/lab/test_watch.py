@@ -49,7 +49,7 @@ def detached(orch: Orch) -> Iterator[Callable[..., Record]]:
 
 
 def watched(record: Record) -> str:
-    """What the supervisor in the background has said."""
+    """Read what the supervisor in the background has printed."""
     file = faults.records(record.orch) / record.run_id / "supervisor.log"
     return file.read_text("utf-8") if file.exists() else ""
 
@@ -113,7 +113,7 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
     back = time.time()
     until(lambda: members(orch, run.run_id) == (2, list(THREE)), "all three", 300)
     until(lambda: any(told.at > back and told.node == lost for told in run.events("joined")), f"{lost} in it again")
-    figure(f"{lost} switched on: taken in after {time.time() - back:.0f} s")
+    figure(f"{lost} switched on: added back after {time.time() - back:.0f} s")
     assert f"→ {lost} back and fit: added after this checkpoint" in watched(run)
     stopped = orch("stop", run.run_id)
     assert stopped.code == 0, stopped.err

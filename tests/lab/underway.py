@@ -35,28 +35,28 @@ EVERY = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What the ranks of a run execute."""
+    """Program that the ranks of a run execute."""
 
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
-    """Of the launch."""
+    """Options of the launch."""
 
     def until(self, step: int, *more: str) -> tuple[str, ...]:
-        """Last words of a launch."""
+        """Last lines of a launch."""
         return (*self.options, "--", *self.command, str(step), *more)
 
 
 EXACT = (
     "gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", "--sync", "int8", "--shares", "equal",
 )  # fmt: skip
-"""Nothing hangs on a measurement: the same again, bit for bit."""
+"""Program that depends on no measurement: the same again, bit for bit."""
 TORCH = Program(
     command=(
         *EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", str(EVERY),
         "--prompt", "", "--max-steps",
     ),
 )  # fmt: skip
-"""With a constant rate, a step's loss does not depend on where the training ends."""
+"""Program with a constant rate: a step's loss does not depend on where the training ends."""
 PROBE = Program(
     command=("sh", "-c", 'exec python train.py "$@"', "rank"),
     options=("--workdir", str(Path(train.__file__).parent)),
@@ -76,13 +76,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run has said, as the controller has kept it."""
+    """Record of a run, as the controller has stored it."""
 
     orch: Orch
     run_id: str
 
     def events(self, *kinds: str) -> list[Told]:
-        """In order of time; all kinds where none is named."""
+        """List events in order of time; all kinds where none is named."""
         found = []
         for line in RunStore(records(self.orch) / self.run_id).lines():
             if told := _told(line):
@@ -95,7 +95,7 @@ class Record:
         return int(steps[-1].values["step"]) if steps else 0
 
     def losses(self) -> dict[int, float]:
-        """Of each step the last that was told: a resumed run tells some of them again."""
+        """Collect the last reported loss of each step: a resumed run reports some of them again."""
         return {int(told.values["step"]): told.values["loss"] for told in self.events("step")}
 
 
@@ -107,7 +107,7 @@ class Underway:
     run_id: str
     process: subprocess.Popen[str]
     log: Path
-    """What the launch wrote."""
+    """Output of the launch."""
 
     @property
     def record(self) -> Record:
@@ -212,7 +212,7 @@ def send(node: str, signal: str, kind: str) -> float:
 
 
 def kill_container(node: str) -> float:
-    """By hand, which Docker takes for a wish."""
+    """Kill the container by hand, which Docker takes for a request."""
     at = time.time()
     on_node(node, "docker", "kill", "orch-run")
     return at
@@ -243,7 +243,7 @@ def until_docker(node: str, timeout_s: float = 60) -> None:
 
 
 def reboot(node: str) -> float:
-    """Power off without a word, and on again."""
+    """Switch the power off without notice, and on again."""
     at = time.time()
     subprocess.run(["docker", "kill", f"orch-{LAB}-{node}"], check=True, capture_output=True, timeout=60)
     subprocess.run(["docker", "start", f"orch-{LAB}-{node}"], check=True, capture_output=True, timeout=60)
@@ -251,7 +251,7 @@ def reboot(node: str) -> float:
 
 
 def flip_a_bit(node: str, run_id: str) -> str:
-    """In the middle of the newest checkpoint's state; which one."""
+    """Flip a bit in the middle of the newest checkpoint's state; return its name."""
     newest = on_node(node, "sh", "-c", f"ls -d {FOLDER}/runs/{run_id}/checkpoints/step-* | tail -1").strip()
     program = "open F, '+<', $ARGV[0] or die; $at = (-s F) >> 1; seek F, $at, 0; read F, $b, 1; seek F, $at, 0;"
     on_node(node, "perl", "-e", program + " print F chr(ord($b) ^ 16)", f"{newest}/state.pt")
@@ -259,7 +259,7 @@ def flip_a_bit(node: str, run_id: str) -> str:
 
 
 def _quiet(node: str, *argv: str) -> bool:
-    """Whether it fails."""
+    """Return whether it fails."""
     return (
         subprocess.run(
             ["docker", "exec", f"orch-{LAB}-{node}", *argv], capture_output=True, timeout=60, check=False

@@ -44,7 +44,7 @@ def train(words: Sequence[str]) -> int:
 
 
 def _state(model: nn.Module) -> dict[str, object]:
-    """Whether the model is compiled, and the graphs that torch has made so far."""
+    """Return whether the model is compiled, and the graphs that torch has made so far."""
     return {"compiled": compiling.is_compiled(model), "graphs": counters["stats"].get("unique_graphs", 0)}
 
 

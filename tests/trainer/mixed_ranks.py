@@ -28,7 +28,7 @@ OVERFLOWS_AT = 2
 
 
 class Overflowing(Observed):
-    """In one step float16 cannot hold a gradient."""
+    """Model that in one step has a gradient too large for float16."""
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.model.up.weight._backward_hooks:

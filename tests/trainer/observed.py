@@ -47,11 +47,11 @@ class Wishes:
     """The pass that exhausts it."""
     batch_norm: bool = False
     width: int = 8
-    """Of the hidden layer."""
+    """Width of the hidden layer."""
     unused: str = ""
     """`always`, `sometimes`: when some weights take no part in a pass."""
     sample_s: tuple[float, ...] = ()
-    """How long the forward pass of one sample takes on each rank: machines of unequal speed."""
+    """Seconds of the forward pass of one sample on each rank: machines of unequal speed."""
     slower_after: int = 0
     """Forward passes after which `slow_rank` takes four times as long; 0: never."""
     slow_rank: int = 1
@@ -61,7 +61,7 @@ class Wishes:
     """Forward passes after which the weights of `slow_rank` change by themselves; 0: never."""
     bucketed: bool = False
     stuck_write: int = 0
-    """Of its checkpoints, the one that is written half and no further; 0: none."""
+    """Number of the checkpoint that is written half and no further; 0: none."""
 
 
 class Memory(torch.autograd.Function):
@@ -174,12 +174,12 @@ class Observed(Workload):
 
 
 def seen(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
-    """What this rank told of each forward pass."""
+    """Read what this rank reported of each forward pass."""
     return [json.loads(line) for line in (run_dir / f"seen-{rank}.jsonl").read_text().splitlines()]
 
 
 def state(run_dir: Path, step: int) -> dict[str, Any]:
-    """What the checkpoint of that step holds."""
+    """Load the checkpoint of that step."""
     path = run_dir / "checkpoints" / f"step-{step:08d}" / "state.pt"
     found: dict[str, Any] = torch.load(path, weights_only=True)
     return found

@@ -102,7 +102,7 @@ def _reverse_threads(sync: Sync, rank: int) -> None:
 
 
 def numbers_need_no_gpu(group: Group) -> None:
-    """What tells the ranks the state of the run does not pass through the device whose queue the exchange fills: no
+    """Check that the ranks' state of the run does not pass through the device whose queue the exchange fills: no
     tensor of numbers can come back from this one."""
     nowhere = replace(group, device=torch.device("meta"))
     ranks = group.place.world_size
@@ -159,7 +159,7 @@ def by_nccl(place: RankInfo, device: torch.device) -> dict[str, object]:
 
 
 def ways(place: RankInfo) -> Sequence[str]:
-    """Of the exchange's threads; DDP has its own for fp32, unless ranks share nodes."""
+    """Sync methods that use the exchange's threads; DDP has its own for fp32, unless ranks share nodes."""
     return list(WAYS) if place.local_world_size < place.world_size else [way for way in WAYS if way != "fp32"]
 
 

@@ -1,4 +1,4 @@
-"""What a run has learnt outlives whatever ends it: SIGKILL at any moment, and a disk that is full."""
+"""Checkpoints that survive any end of a run: SIGKILL at any moment, and a disk that is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.data import checkpoint
 
 LAST, EVERY = 360, 12
 PIPE_BYTES = 4096
-"""Of what a life says and nobody has read yet: it cannot come to its end before its killer has looked."""
+"""Size of the pipe of a process: it cannot come to its end before the process that kills it has looked."""
 
 
 def test_killed_five_times_it_is_the_undisturbed_run(
@@ -161,7 +161,7 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     child_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else Docker starts it again, and it waits for the others, who know that all is over."""
+    """Docker would otherwise start it again, to wait for the others, which know that all is over."""
     root = tmp_path / "run"
     for name, value in {**child_environ, "ORCH_RUN_DIR": str(root), "ORCH_RUN_ID": "full"}.items():
         monkeypatch.setenv(name, value)

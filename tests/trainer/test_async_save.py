@@ -33,7 +33,7 @@ from trainer.errors import TrainerError
 
 
 class Files(dict[str, Path]):
-    """Which a checkpoint can have only once the gate is open: until then its write is under way."""
+    """Files that a checkpoint can have only once the gate is open: until then its write is under way."""
 
     def __init__(self) -> None:
         self.gate, self.waiting = Event(), Event()

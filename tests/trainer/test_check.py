@@ -1,4 +1,4 @@
-"""What the controller asks before it starts anything: would the trainer take these words?"""
+"""Check of the trainer's words by the controller before it starts anything."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_heads_are_compared_with_what_was_prepared(tmp_path: Path) -> None:
 
 
 def test_the_controller_needs_no_package_for_it() -> None:
-    """Without site-packages there is neither torch nor numpy nor PyYAML: every workload declares its options."""
+    """A Python without site-packages has neither torch nor numpy nor PyYAML: every workload declares its options."""
     for name in WORKLOADS:
         asked = {"words": [name, "--help"], "data": None, "environment": {}, "prog": "orch launch --"}
         ran = subprocess.run(

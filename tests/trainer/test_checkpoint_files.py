@@ -69,7 +69,7 @@ def test_beside_the_newest_those_of_the_last_hours_and_the_best_stay(tmp_path: P
 
 
 def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> None:
-    """A run that could not use step 30 and 40 goes on from 20, and is stopped at 25."""
+    """A run that could not use step 30 and 40 resumes from 20, and is stopped at 25."""
     root = tmp_path / "checkpoints"
     for step in (20, 30, 40):
         flip_a_bit(save(root, step).path / "state.pt")
@@ -253,7 +253,7 @@ class Folders:
     [
         Folders({300: OTHER, 600: OTHER}, 600, 600),
         Folders({300: OTHER, 600: OTHER}, 300, 300, (600,)),  # the user went back
-        Folders({600: OTHER, 9999: OTHER}, 600, 600, (9999,)),  # nobody has reported it
+        Folders({600: OTHER, 9999: OTHER}, 600, 600, (9999,)),  # no rank has reported it
         Folders({600: OTHER, 700: OWN}, 600, 700),  # the container was started again
         Folders({600: OTHER, 700: OWN, 9999: OTHER}, 600, 700, (9999,)),
         Folders({9999: OTHER}, 0, None, (9999,)),

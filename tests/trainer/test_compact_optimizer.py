@@ -115,7 +115,7 @@ def test_rounding_favours_neither_side(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPACT)
 def test_a_mean_that_moves_less_than_half_a_step_still_moves(name: str) -> None:
-    """To the nearest, bfloat16 would keep 1.0 for ever at a beta of 0.999."""
+    """Rounded to the nearest, bfloat16 would keep 1.0 for ever at a beta of 0.999."""
     how, values = FORMATS[name], torch.ones(BLOCK)
     for step in range(1, 1001):
         chance = rounding(torch.tensor(float(step)))[1]

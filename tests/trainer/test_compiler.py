@@ -1,4 +1,4 @@
-"""When a run compiles its model, and whether it keeps to it."""
+"""Decision of a run to compile its model, and to stay with it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Played:
     told: list[str] = field(default_factory=list)
     slow: list[int] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)
-    """The gain at each time that the training was told of another speed of its steps."""
+    """Gain at each report of another speed of the training's steps."""
     model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
     all_gather: Callable[[float], list[float]] | None = None
 
@@ -200,7 +200,7 @@ def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Pla
 
 
 def test_the_pass_that_compiles_may_be_a_measurements(played: Played) -> None:
-    """Then the steps are as usual ones from the first on, and what was compiled for the measurement trains."""
+    """The steps are then as usual ones from the first on, and what was compiled for the measurement trains."""
     compiler = played.compiler(compile=True)
     with compiler.first_pass():
         assert not compiler._watch, "before it is known whether it compiles"
@@ -244,7 +244,7 @@ def test_not_where_it_is_not_wanted(played: Played, compile: bool | str, determi
 
 
 def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the hang detector, and for people."""
+    """The hang detector and people see it."""
     times, over, said, parts = iter([0.0, 3.0, 6.0, 9.0, 12.0, 1900.0]), Event(), list[str](), list[str]()
     monkeypatch.setattr(heartbeat, "part", parts.append)
     monkeypatch.setattr("trainer.engine.compiler.TICK_S", 0.001)

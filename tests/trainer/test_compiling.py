@@ -68,7 +68,7 @@ def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_gradients_come_block_by_block() -> None:
-    """So that the exchange of the first ones overlaps with the rest of the backward pass; one graph serves all."""
+    """The exchange of the first ones overlaps so with the rest of the backward pass; one graph serves all."""
     graphs, blocks, at = alone(gradients_of_blocks)
     assert graphs == 1
     assert blocks == [3, 2, 1, 0], "the order in which blocks have all their gradients"
@@ -105,7 +105,8 @@ def test_what_lacks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_in_place_keeps_the_names_and_the_figures() -> None:
-    """In a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
+    """The test has a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten
+    seconds more."""
     if compiling.what_lacks(CPU):
         pytest.skip(compiling.what_lacks(CPU))
     assert 1 <= alone(compare_ragged_batches) <= 2

@@ -1,4 +1,4 @@
-"""What the nodes decide together, by a clock that the tests hold."""
+"""Decisions of the nodes together, by a clock of the tests."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
     ],
 )
 def test_what_another_try_can_repair_is_tried_again(line: str) -> None:
-    """By what a script wrote: nothing of it is the user's error."""
+    """The script's own output decides: nothing of it is the user's error."""
     meeting = begun()
     broken = read_rank_exit("beta", 1, [f"[rank1]: {line}"], first_rank=1)
     assert (broken.outcome, broken.because_of_others) == ("infrastructure", False)
@@ -354,7 +354,7 @@ def test_a_hang_restarts_all_where_ranks_are_stuck_and_never_because_a_script_pr
 
 
 def test_a_left_out_rank_does_not_switch_the_detection_off() -> None:
-    """It gives a sign of life every second for as long as it lives."""
+    """A left out rank sends a heartbeat every second for as long as it lives."""
     left_out = replace(IDLE, rank=2, exchange="left-out", left_out=True)
     run = watched(90, third=left_out)
     for work in range(12):

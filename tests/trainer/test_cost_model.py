@@ -1,4 +1,4 @@
-"""What a step will take: shares, the model of a step, the choice, and that it is quick."""
+"""Prediction of a step: shares, the model of a step, the choice, and that it is quick."""
 
 from __future__ import annotations
 

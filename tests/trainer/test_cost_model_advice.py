@@ -1,4 +1,4 @@
-"""What people read of a forecast: the warnings, who is left out, and why."""
+"""Text of a forecast for people: the warnings, the nodes left out, and why."""
 
 from __future__ import annotations
 

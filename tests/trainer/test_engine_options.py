@@ -1,4 +1,4 @@
-"""What the engine's options change: each is seen to do what it says."""
+"""Effects of the engine's options: each does what its help says."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _requested(part: Part, order: Order, cursor: int) -> list[tuple[np.ndarray, 
 
 
 def test_groups_begin_with_steps_again_after_a_change() -> None:
-    """In the epochs after one in which steps became shorter, they have hardly any padding, as before it."""
+    """The epochs after one in which steps became shorter have hardly any padding, as before it."""
     samples = 3000
     order = Bucketed(LENGTHS[:samples], SEED, changed_steps([(0, 80)], 1520, 48))
     spreads = [np.ptp(LENGTHS[order.take(at, 48)]) for at in range(1520, 4 * samples, 48)]

@@ -1,4 +1,4 @@
-"""Downloads into a node's cache, from a hub on loopback: complete and as promised, or found by nobody."""
+"""Downloads into a node's cache, from a hub on loopback: complete and as promised, or not found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fetch(NamedTuple):
 
     @property
     def found(self) -> list[str]:
-        """What a library would find."""
+        """Files that a library would find."""
         there = [self.cache / "huggingface", self.cache / "torch"]
         return [str(path) for folder in there for path in folder.rglob("*") if path.name in ("main", *FILES)]
 

@@ -1,4 +1,4 @@
-"""How GPT-2 computes: with checkpointing, in chunks, by one kernel or another, it is the same model."""
+"""Computation of GPT-2: with checkpointing, in chunks, by one kernel or another, it is the same model."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_chunks_by_itself_on_a_cpu_and_where_a_gpu_is_small() -> None:
 
 
 def test_compiled_the_whole_loss_is_one_graph_with_the_same_gradients() -> None:
-    """As it is compiled on a GPU. Unlike in chunks, no weight is kept beside it: names in a checkpoint stay."""
+    """The same graph as on a GPU. Unlike in chunks, no weight is stored beside it: names in a checkpoint stay."""
     assert not [name for name in GPT2(SHAPE).state_dict() if name.startswith("loss")]
     compiled = torch.compile(WholeTokenLoss(), backend="aot_eager", fullgraph=True)
     hidden, weight, following = torch.randn(5, 6, 8), torch.randn(50, 8), torch.randint(50, (5, 6))

@@ -120,7 +120,7 @@ def test_work_with_a_cache_does_not_grow_with_what_was_written() -> None:
 
 
 def drawn(choice: Sampling) -> dict[int, float]:
-    """How often each token is chosen where their probabilities are 0.5, 0.3, 0.15 and 0.05."""
+    """Count how often each token is chosen where their probabilities are 0.5, 0.3, 0.15 and 0.05."""
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3]).log().expand(4000, 4)
     found = Counter(choose(logits, choice, torch.Generator().manual_seed(0))[:, 0].tolist())
     return {token: count / 4000 for token, count in sorted(found.items())}

@@ -22,7 +22,7 @@ NAN = {"nan_sample": STREAM[2 * BAD - 1]}
 
 
 def moved(run_dir: Path, step: int) -> bool:
-    """Whether that step changed weights, or anything that the optimizer keeps."""
+    """Return whether that step changed weights, or anything that the optimizer keeps."""
     before, after = state(run_dir, step - 1), state(run_dir, step)
     return not same([before["model"], before["optimizer"]["state"]], [after["model"], after["optimizer"]["state"]])
 

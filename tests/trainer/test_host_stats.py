@@ -1,4 +1,4 @@
-"""What `--forecast` measures beside a step, and that it tells all of it."""
+"""Figures that `--forecast` measures beside a step, all of which it prints."""
 
 from __future__ import annotations
 

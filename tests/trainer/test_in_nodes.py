@@ -53,7 +53,7 @@ def test_every_method_works_on_sums_of_nodes(told: Told, way: str, nodes: str) -
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("way", [*WITH_FEEDBACK, "powersgd"])
 def test_other_nodes_still_send_what_these_had_left(told: Told, way: str, nodes: str) -> None:
-    """Without the last rank: two and one become one node, two on each become two and one."""
+    """The last rank is left out: two and one become one node, two on each become two and one."""
     found = told(nodes)[way]
     assert found["unsent"] > 0
     assert found["lost"] < 1e-6 * max(1.0, found["unsent"])

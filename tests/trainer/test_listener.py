@@ -71,7 +71,7 @@ class Listened:
         return socket.create_connection(("127.0.0.1", self.port), timeout=5)
 
     def greet(self, rank: int, *, token: bytes = SECRET, run: str = "r.0", purpose: str = "messages") -> socket.socket:
-        """As a node does; what the coordinator answers is left to be read."""
+        """Greet as a node does; the coordinator's answer is left to be read."""
         node, came = self.call(), b""
         node.setblocking(False)
 
@@ -89,7 +89,7 @@ class Listened:
         return node
 
     def is_shut(self, one: socket.socket) -> bool:
-        """Whether the coordinator has ended this connection; what it sent is taken on the way."""
+        """Return whether the coordinator has ended this connection; what it sent is taken on the way."""
         one.setblocking(False)
         try:
             while one.recv(10_000):
@@ -271,7 +271,7 @@ def options(folder: Path, rank: int, port: int) -> AgentOptions:
 
 
 def test_the_token_may_lie_elsewhere(tmp_path: Path) -> None:
-    """In a pod it is a file of a Secret."""
+    """The token of a pod is a file of a Secret."""
     argv = ["--nodes", "alpha,beta", "--node-rank", "0", "--address", "127.0.0.1", "--port", "1", "--", "torchrun"]
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / AGENTS_TOKEN).write_bytes(b"z" * 32)
@@ -310,7 +310,7 @@ def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
 
 
 def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> None:
-    """It gets no token either, with which it could speak to the others."""
+    """Such a program gets no token either, with which it could speak to the others."""
     port = free_port()
     client = CoordinatorClient(options(tmp_path, 1, port))
     heard: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What is measured before the first step, and that it leaves no trace in what is trained."""
+"""Measurements before the first step, which leave no trace in what is trained."""
 
 from __future__ import annotations
 

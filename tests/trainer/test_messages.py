@@ -1,4 +1,4 @@
-"""What does not fit is no message, whichever agent sends it: one table of both directions."""
+"""Rejection of what does not fit a message, whichever agent sends it: one table of both directions."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_proof_holds_for_what_it_was_asked_for_alone() -> None:
 
 
 def test_a_file_that_is_never_copied_is_in_no_message() -> None:
-    """Of a hostile node in its list, of a hostile coordinator in its order, of either on the stream of files."""
+    """Names by a hostile node in its list, by a hostile coordinator in its order, by either on the stream of files."""
 
     def refused(values: Any) -> None:
         files = {"files": values}

@@ -81,7 +81,7 @@ def test_from_its_state_training_goes_on_bit_by_bit(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind: str) -> None:
-    """So a rank without a checkpoint gets room for the state of one that has it (engine/checkpoints/resume.py)."""
+    """A rank without a checkpoint gets room so for the state of one that has it (engine/checkpoints/resume.py)."""
     model = a_model()
     before = copy.deepcopy(model.state_dict())
     optimizer = an_optimizer(model, kind)

@@ -1,4 +1,4 @@
-"""Who meets whom, round by round."""
+"""Pairs of ranks, round by round."""
 
 from __future__ import annotations
 

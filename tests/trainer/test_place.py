@@ -413,7 +413,7 @@ def test_an_agent_that_waits_for_a_name_ends_when_it_is_asked_to(tmp_path: Path,
 
 
 def test_an_agent_ends_when_the_process_that_started_it_was_killed(tmp_path: Path) -> None:
-    """As slurmstepd may be: Slurm gives the node to others then."""
+    """Example: slurmstepd, after which Slurm gives the node to others."""
     waiting = {"SLURM_JOB_NODELIST": "no.such.name.invalid,n2", "SLURM_NODEID": "1"}
     with subprocess.Popen(
         ("sh", "-c", '"$@" & echo $! >agent; wait', "sh", *agent_command("--end-with-parent")),
@@ -440,6 +440,6 @@ def is_alive(process: int) -> bool:
 
 
 def handles(process: int, number: int) -> bool:
-    """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    """Return whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
     caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""How an end is read: recorded output of torchrun and of ranks, and the class that follows."""
+"""Classification of an end: recorded output of torchrun and of ranks, and the class that follows."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[Callable[[Recompute, float], nn.Module], Tensor]] = {
     "vit": (lambda how, _: vit.ViT(vit.SHAPES["vit-mini"], 3, 5, 32, how), PICTURES),
     "resnet": (lambda how, _: resnet.ResNet(resnet.SHAPES["resnet18"], 3, 5, how), PICTURES),
 }
-"""By what is computed again and the dropout."""
+"""Models by what is computed again and the dropout."""
 AT_MOST: dict[str, dict[Recompute, float]] = {
     "gpt2": {"selective": 0.6, 2: 0.6, 1: 0.1},
     "encoder": {"selective": 0.6, 2: 0.6, 1: 0.1},
@@ -77,12 +77,12 @@ def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_blocks_have_the_same_gradients(name: str) -> None:
-    """In a process of its own: what is compiled stays in one."""
+    """The test has a process of its own: what is compiled stays in one."""
     alone(compare_compiled, name)
 
 
 def compare_compiled(name: str) -> None:
-    """Without dropout: compiled blocks draw other numbers."""
+    """Compare without dropout: compiled blocks draw other numbers."""
     _, expected = trained(name, 0, 0.0)
     for how in AT_MOST[name]:
         _, found = trained(name, how, 0.0, compiled=True)

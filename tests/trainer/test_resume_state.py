@@ -61,7 +61,7 @@ def test_one_two_three_and_one_rank_continue_as_if_undisturbed(forked: Callable[
 def test_words_of_the_user_and_then_the_record_choose_the_checkpoint(
     tmp_path: Path, words: str, own: bool, step: int | None, left: list[int]
 ) -> None:
-    """Within one run: earlier attempts have its id too, so that the id alone does not tell its own checkpoints."""
+    """Earlier attempts of one run have its id too, so that the id alone does not identify its own checkpoints."""
     root = tmp_path / "checkpoints"
 
     def save(step: int, attempt: int) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""Which sample comes when, as a workload sees it: the same for any ranks and workers, however often resumed."""
+"""Order of samples, as a workload sees it: the same for any ranks and workers, however often resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMON = {"global_batch_size": PER_STEP, "batch_size": 2, "schedule": "constant"
 
 
 def stream(run_dir: Path, rank: int = 0) -> list[tuple[int, int]]:
-    """(position, sample) in the order in which this rank learnt from them."""
+    """(position, sample) in the order in which this rank trained on them."""
     return [pair for one in seen(run_dir, rank) for pair in zip(one["positions"], one["indices"], strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What people write as values is read as YAML 1.2, wherever the trainer reads it."""
+"""Values that people write, read as YAML 1.2 wherever the trainer reads them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_state_of_no_tensors_is_not_used(tmp_path: Path) -> None:
 def test_state_of_other_shapes_is_named_with_its_file_and_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], named: str
 ) -> None:
-    """Of this rank, of one of another number of ranks, or of several."""
+    """State of this rank, of one of another number of ranks, or of several."""
 
     class OneTensor:
         layout = "x"

@@ -63,7 +63,7 @@ def test_the_rig_reads_the_time_and_the_bytes_of_a_step(way: Way, events: dict[s
 
 @pytest.mark.parametrize("way", OURS, ids=lambda way: way.name)
 def test_a_report_says_when_its_step_ended(way: Way, events: dict[str, list[dict[str, Any]]]) -> None:
-    """And counts what was waited until then, and the time that remains from the report."""
+    """The report counts the waiting until then, and the time that remains from the report."""
     steps = [event for event in events[way.name] if event["event"] == "step"]
     late = [1.0 if way.name == "late" else 0.0] * (STEPS - 1) + [0.0]
     assert [step["t"] - step["ended_at"] for step in steps] == late

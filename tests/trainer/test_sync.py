@@ -1,4 +1,4 @@
-"""The ways of synchronising, between three real processes (sync_ranks.py is what they run)."""
+"""Sync methods between three real processes (sync_ranks.py is what they run)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST_ERROR = {
     "fp32": 1e-6, "fp16": 1e-3, "int8": 0.02, "int4+8": 0.2, "int4": 0.2, "int2": 0.6, "topk": 0.6, "powersgd": 0.9,
     "local": 0.02, "diloco": 0.02, "streaming diloco": 0.2,
 }  # fmt: skip
-"""Of one step's gradient, by norm, before error feedback makes up for it."""
+"""Error of one step's gradient, by norm, before error feedback makes up for it."""
 WITH_FEEDBACK = [way for way in WAYS if way not in ("fp32", "powersgd", "local", "diloco", "streaming diloco")]
 
 
@@ -51,7 +51,7 @@ def test_a_gradient_arrives_within_what_its_code_can_say(told: dict[str, dict[st
 
 @pytest.mark.parametrize("way", WAYS)
 def test_taken_up_again_it_goes_on_as_if_undisturbed(told: dict[str, dict[str, float]], way: str) -> None:
-    # DDP cuts its buckets anew after the first step, and so sums in another order.
+    # DDP cuts its buckets again after the first step, and so sums in another order.
     assert told[way]["resumed"] <= (1e-7 if way == "fp32" else 0)
 
 
@@ -126,7 +126,7 @@ def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
 def test_another_way_goes_on_without_a_word_of_loss(
     words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
-    """What fp32 has kept is nothing, and what int4 has is of no use to PowerSGD, nor that of one rank to another's."""
+    """State of fp32 is empty; that of int4 is of no use to PowerSGD, nor that of one rank to another's."""
     ways = (("fp32",), ("int4",), ("powersgd", "--sync-rank", "2"), ("powersgd", "--sync-rank", "3"))
     runs = []
     for number, way in enumerate(ways):

@@ -28,7 +28,7 @@ class Ranks:
         self._given: dict[int, Tensor] = {}
 
     def reduce(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Of each rank what it had, to what it has afterwards."""
+        """Map what each rank had to what it has afterwards."""
         after = [[each.clone() for each in own] for own in gradients]
         with ThreadPoolExecutor(len(after)) as pool:
             list(pool.map(lambda at: self.low_rank[at].reduce(after[at], self._meet(at)), range(len(after))))
@@ -87,7 +87,7 @@ def test_matrices_of_that_rank_come_out_whole_after_few_steps() -> None:
 
 
 def test_the_sum_of_what_is_applied_follows_the_sum_of_what_was_given() -> None:
-    """Error feedback: a constant gradient of full rank arrives, and what is owed does not go on growing."""
+    """Error feedback: a constant gradient of full rank arrives, and what is owed does not continue to grow."""
     ranks, given = Ranks(3, shapes=[torch.Size((12, 10))]), gradients(3, shapes=[torch.Size((12, 10))])
     wanted = mean_of(given)[0]
     arrived, owed = torch.zeros(12, 10), []

@@ -45,7 +45,7 @@ def test_speeds_of_1_4_30_get_such_shares_and_the_gradient_of_one_process(observ
 
 @pytest.mark.parametrize("slow", [1, 0])
 def test_who_would_slow_the_run_down_is_left_out(observe: Observe, tmp_path: Path, slow: int) -> None:
-    """Also rank 0: then another rank speaks and writes the checkpoints."""
+    """The same holds for rank 0: then another rank reports and writes the checkpoints."""
     speeds = {"sample_s": (0.2, 0.0005) if slow == 0 else (0.0005, 0.2)}
     options = {**BY_SPEED, "sync": "auto", "global_batch_size": 6, "max_steps": 6, "checkpoint_every": 3}
     two = observe(tmp_path / "two", 2, speeds, **options)

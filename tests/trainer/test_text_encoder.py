@@ -1,4 +1,4 @@
-"""What freezing, padding and checkpointing may not change in the encoder, and where its weights come from. That it
+"""Encoder: what freezing, padding and checkpointing may not change, and where its weights come from. That it
 computes as `transformers` does is proved in references/."""
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_a_step_has_the_same_traces_for_any_micro_batch(folder: Path, workers: i
 
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
 def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(folder: Path, done: int) -> None:
-    """As after `--micro-batch-size auto`, which may choose another the next time, or a memory that was exhausted."""
+    """Examples: after `--micro-batch-size auto`, which may choose another the next time, or after out of memory."""
     workload = workload_of(folder)
     undisturbed = steps(workload, cut_into(5), 0, 8, workers=2)
     for micro_batch in (5, 8, 2):
@@ -85,7 +85,7 @@ def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(fold
 
 @pytest.mark.parametrize("kind", [LstmTraces, GnnTraces])
 def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind: type[TracesWorkload]) -> None:
-    """They travel joined, and must come out as they went in: one worker reads what this process reads."""
+    """Samples travel joined, and must come out as they went in: one worker reads what this process reads."""
     workload, cut = workload_of(folder, kind), cut_into(8)
     with (
         closing(MicroBatchLoader(workload, cut, 0, workers=0)) as here,

@@ -50,7 +50,7 @@ def test_a_whole_one_is_sound(tmp_path: Path) -> None:
     "name", ["../../secret", "{outside}", "..", ".", "a/b", "", "state.pt/../state.pt", "a\0b", "ü" * 300]
 )
 def test_names_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    """Else a manifest could ask whether a file of this computer has a certain content."""
+    """A manifest could otherwise ask whether a file of this computer has a certain content."""
     outside = tmp_path / "secret"
     outside.write_bytes(b"mine")
     files = {"state.pt": entry(b"weights"), name.format(outside=outside): entry(b"mine")}
@@ -207,7 +207,8 @@ def test_torch_loads_weights_only_everywhere() -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """Of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP) does."""
+    """Data of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP)
+    does."""
     unpickles = {"pickle.load", "pickle.loads", "marshal.loads", "eval", "np.load"}
     for place, call in calls():
         called = ast.unparse(call.func)

@@ -242,7 +242,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("die_at", [1, 3, 6])
 def test_an_interrupted_preparation_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, die_at: int) -> None:
-    """Whatever was written after the last saved state is dropped; the result is that of an undisturbed one."""
+    """Data written after the last saved state is dropped; the result is that of an undisturbed one."""
     monkeypatch.setattr(prepare_tokens, "SHARD_TOKENS", 900)
     monkeypatch.setattr(prepare_tokens, "BATCH_CHARACTERS", 1000)
     monkeypatch.setattr(prepare_tokens, "SAVE_EVERY_S", -1.0)
@@ -420,7 +420,7 @@ def test_a_full_disk_is_named_while_data_is_prepared(
 
 
 def test_data_of_another_workload_is_told_apart(data_dir: Path, tmp_path: Path) -> None:
-    """One folder serves one workload: whichever comes second is told what lies there, and how to make its own."""
+    """One folder serves one workload: the error of the second names what the folder holds, and how to make its own."""
     with pytest.raises(ConfigurationError, match=r"tokens, format 1, where traces, format 1, .*traces-lstm prepare"):
         trace_shards.PreparedTraces.open(data_dir)
     (tmp_path / "manifest.json").write_text('{"kind": "tokens", "format": 7}', "utf-8")

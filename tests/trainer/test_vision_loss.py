@@ -1,4 +1,4 @@
-"""What the loss of a classifier weighs, and what is told of its quality. References/ has the loss by its formulas."""
+"""Loss of a classifier, and the report of its quality. References/ has the loss by its formulas."""
 
 from __future__ import annotations
 

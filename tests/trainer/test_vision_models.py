@@ -65,7 +65,7 @@ def test_weights_start_from_a_truncated_normal(name: str) -> None:
 
 
 def saved_bytes(model: nn.Module, pictures: Tensor) -> int:
-    """What autograd keeps for the way back, weights aside."""
+    """Count what autograd saves for the backward pass, weights aside."""
     weights = {p.data_ptr() for p in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
@@ -96,7 +96,7 @@ def test_checkpointing_keeps_less_and_computes_the_same(name: str, at_most: floa
 
 
 def activations(memory_format: torch.memory_format) -> list[bool]:
-    """Of each convolution: is its output laid out with pixels before channels?"""
+    """Return of each convolution whether its output is laid out with pixels before channels."""
     model = in_memory(Classifier(build(shape("resnet-small")), (0.5,) * 3, (0.2,) * 3), memory_format)
     seen: list[bool] = []
 
@@ -116,7 +116,7 @@ def test_channels_last_reaches_every_activation() -> None:
 
 
 def test_the_sum_of_a_block_leaves_its_input_alone() -> None:
-    """`out + identity`, and activations in place only where nobody reads again."""
+    """`out + identity`, and activations in place only where they are not read again."""
     model = build(shape("resnet18")).train()
     pictures = torch.rand(2, 3, 32, 32)
     seen: list[tuple[Tensor, Tensor]] = []

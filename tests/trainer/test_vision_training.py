@@ -56,7 +56,7 @@ CHANCE: dict[str, Any] = {"mixup": 0.4, "randaugment": (2, 12.0), "erase": 0.3, 
 
 
 def seen(workload: Vision, cuts: list[tuple[int, int]]) -> torch.Tensor:
-    """What the model learns from in a stretch of the stream that is cut like that."""
+    """Return what the model learns from in a stretch of the stream that is cut like that."""
     order = Shuffled(workload.train_samples, 5)
     parts = []
     for start, end in cuts:
@@ -271,7 +271,7 @@ def test_training_straight_from_the_folder(call: Call, tmp_path: Path, picture_f
 def test_two_ranks_train_as_one(
     forked: Callable[..., Ranks], call: Call, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a model that does not mix the samples of a batch; batch norms see each rank's share alone."""
+    """The model does not mix the samples of a batch; batch norms see each rank's share alone."""
     monkeypatch.setenv("ORCH_EVENTS", "1")
     train = ["vision", *MODEL, "--data-dir", str(data), "--max-steps", "5", "--global-batch-size", "10", "--no-compile"]
     train += ["--mixup", "0.4", "--randaugment", "2,9", "--log-every", "1", "--eval-every", "0", "--num-workers", "0"]

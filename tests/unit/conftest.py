@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def orch(
 
 
 def detached(orch: Orch, here: lan.Lan, name: str = "first") -> str:
-    """Launch a run that nobody follows; its id."""
+    """Launch a run that no command follows; return its id."""
     ran = orch("launch", "--detach", "--json", "--name", name, on=here)
     assert ran.code == 0
     return str(json_data(ran.out)["run_id"])

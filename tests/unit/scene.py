@@ -103,7 +103,7 @@ class Machine(FakeNode):
 
 @dataclass
 class Scene:
-    """Three machines with a run, and what a test does as it goes on."""
+    """Three machines with a run, and what a test does while it continues."""
 
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     engines: dict[str, Plugged] = field(default_factory=dict)

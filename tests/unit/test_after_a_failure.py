@@ -1,4 +1,4 @@
-"""What a failed launch offers to do next: a resume only where it can help, and lines that can be pasted."""
+"""Next steps after a failed launch: a resume only where it can help, and lines that can be pasted."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:
 
 
 def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
-    """Also by the supervisors' verdict, whose reason is the line itself."""
+    """The supervisors' verdict is read too, whose reason is the line itself."""
     over = {"outcome": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
     here = lan.lan(*THREE, says=(MISSING, lan.event("finished", **over, reason=MISSING[9:])), ends_with=3)
     assert orch("launch", "--no-supervise", "--name", "x", on=here).code == 1

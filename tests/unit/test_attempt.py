@@ -109,7 +109,7 @@ def test_an_end_that_agents_of_another_version_report_is_a_failure() -> None:
 
 @dataclass
 class Gone(lan.Actor):
-    """Its machine loses power: the log stream stays silent, and nobody can be told to stop."""
+    """Its machine loses power: the log stream stays silent, and no node can be asked to stop."""
 
     back: Event = field(default_factory=Event)
 

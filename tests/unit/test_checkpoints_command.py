@@ -172,8 +172,8 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
     assert (damaged.code, "state.pt has changed since it was written (sha256 differs)" in damaged.err) == (1, True)
     assert steps_in(here.root("gamma")) == [60]
-    nobody = orch("push", "--from", "kept", "--to", "nobody")
-    assert (nobody.code, "--to one of alpha, beta, gamma" in nobody.err) == (3, True)
+    unknown = orch("push", "--from", "kept", "--to", "stranger")
+    assert (unknown.code, "--to one of alpha, beta, gamma" in unknown.err) == (3, True)
 
 
 def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_on(orch: Orch, here: Shelves) -> None:

@@ -1,4 +1,4 @@
-"""Which files of a code folder are sent: ignore files as git and docker read them, and folders that never are."""
+"""Files of a code folder that are sent: ignore files as git and docker read them, and folders that never are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes machines asks first: `--yes` grants it, `--json` does not, no terminal refuses it."""
+"""Consent to changes of machines: `--yes` grants it, `--json` does not, no terminal refuses it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("prepare",): data_of_another_workload,
     ("uninstall",): uninstalled,
 }
-"""By command: where it has something to change. `trust` and `init` ask a person to look at a key: tests/contract."""
+"""Scenes by command, in which it has something to change. `trust` and `init` ask a person to look at a key:
+tests/contract."""
 
 WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
 """`prepare` makes data and has no state to report."""

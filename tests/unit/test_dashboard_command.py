@@ -173,6 +173,6 @@ def test_actions_are_commands_of_orch(tmp_path: Path, monkeypatch: pytest.Monkey
     lines: list[str] = []
     code, output = perform_here(inventory)(("inventory", "list", "-o", "name"), lines.append)
     assert (code, output.split(), lines) == (0, list(THREE), [])
-    code, output = perform_here(inventory)(("inventory", "show", "nobody-there"), lines.append)
+    code, output = perform_here(inventory)(("inventory", "show", "no-such-node"), lines.append)
     assert (code, output) == (3, "")
-    assert "nobody-there" in lines[0]
+    assert "no-such-node" in lines[0]

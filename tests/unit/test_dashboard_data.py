@@ -1,4 +1,4 @@
-"""What the page shows: runs, curves, logs, causes, checkpoints, findings; hostile text; the two clicks of an action."""
+"""Data of the page: runs, curves, logs, causes, checkpoints, findings; hostile text; the two clicks of an action."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_the_parts_while_every_node_has_one(tmp_path: Path) 
     before = lan.plan(THREE, data=lan.data(digest, data, parts=THREE), command=("gpt2",))
     assert asked(None, earlier=before, shard=False) == THREE
     assert asked(None, earlier=before, nodes="alpha,gamma", shard=False) == THREE
-    assert asked(None, earlier=before, nodes="alpha,gamma") == ("alpha", "gamma"), "divided anew"
+    assert asked(None, earlier=before, nodes="alpha,gamma") == ("alpha", "gamma"), "divided again"
     assert asked(None, earlier=before, nodes="alpha,delta", shard=False) == ("alpha", "delta"), "delta had none"
     assert asked(data, earlier=before, shard=False) == (), "other data, all of it"
 

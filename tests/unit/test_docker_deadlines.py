@@ -74,7 +74,7 @@ def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: Docke
 
 
 class ClosingEngine(BaseHTTPRequestHandler):
-    """Closes the first connections of each kind of request without a word, as an engine does that has just started."""
+    """Server that closes the first connections of each kind of request silently, as an engine that has just started."""
 
     silent: ClassVar[dict[str, int]] = {}
 

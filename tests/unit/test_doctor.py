@@ -1,4 +1,4 @@
-"""`orch doctor`: everybody is looked at, nobody hides another, and what can be fixed is fixed once."""
+"""`orch doctor`: every node is examined, no node hides another, and what can be fixed is fixed once."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str
 
 def test_an_area_that_rests_on_a_silent_part_is_not_in_health(orch: Orch) -> None:
     here = lan.lan(*THREE)
-    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    here.nodes["beta"].engine.failures["facts"] = EngineError("no answer", node="beta")
     ran = orch("doctor", "--only", "consistency", on=here)
     assert ran.code == 4
     assert lines_of(ran)["consistency"].startswith("–")
@@ -252,7 +252,7 @@ def test_an_id_needs_all_areas_as_it_does_not_tell_its_own() -> None:
 def asleep(name: str) -> FakeNode:
     """A machine whose Docker was not started: the command that starts it does."""
     node = lan.lan(name).nodes[name]
-    node.engine.failures["facts"] = EngineError("nobody answers", node=name)
+    node.engine.failures["facts"] = EngineError("no answer", node=name)
 
     def start(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> Answer:
         if argv[0] != "sudo":
@@ -313,7 +313,7 @@ def test_the_sudo_password_is_asked_for_once_by_the_first_fix_that_needs_it(orch
 
 def test_a_mend_that_fails_is_said_with_the_line_to_paste(orch: Orch) -> None:
     here = lan.lan(*THREE)
-    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    here.nodes["beta"].engine.failures["facts"] = EngineError("no answer", node="beta")
     here.nodes["beta"].answers[("sudo", "-n", "*")] = (1, "", "sudo: a password is required\n")
     ran = orch("doctor", "--fix", "--yes", on=here, says=None)
     assert ran.code == 4

@@ -1,4 +1,4 @@
-"""What the doctor saw of the network is kept for launches, and said to be kept."""
+"""Record of the doctor's look at the network: stored for launches, and shown with its age."""
 
 from __future__ import annotations
 

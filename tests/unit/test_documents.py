@@ -121,7 +121,7 @@ def test_output_that_is_shown_is_of_today() -> None:
 
 
 def output() -> Iterator[tuple[str, str]]:
-    """What blocks show as printed by `orch`, but for a text that a model has written."""
+    """Yield what blocks show as printed by `orch`, but for a text that a model has written."""
     for path in DOCUMENTS:
         for language, block in BLOCK.findall(path.read_text("utf-8")):
             command = ""
@@ -233,7 +233,7 @@ def test_tests_named_in_documents_exist() -> None:
 
 
 def test_options_named_alone_exist() -> None:
-    """Of any command of ours: orch, the trainer, scripts and benchmarks."""
+    """Options of any command of ours: orch, the trainer, scripts and benchmarks."""
     known = set(FOREIGN)
     for command in COMMANDS:
         for each in (program(command), *getattr(program(command), "commands", {}).values()):
@@ -311,14 +311,14 @@ def leads(document: Path, file: str, anchor: str) -> bool:
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Make anchors of headings as GitHub does."""
     headings = re.findall(r"^#+ (.+)$", document.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", ["lab.md", "laboratorio.md"])
 def test_the_line_that_kills_a_rank_kills_that_of_its_run_alone(page: str) -> None:
-    """Where nodes are processes, a machine has ranks of other runs."""
+    """A machine has ranks of other runs, where nodes are processes."""
     text = (ROOT / "docs/tutorials" / page).read_text()
     (script,) = re.findall(r"^orch exec \S+ --rank 1 -- sh -c '(.*)'$", text, re.M)
     sleep, own, other = ["sleep", "60"], f"first-{os.getpid()}", f"other-{os.getpid()}"

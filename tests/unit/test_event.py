@@ -1,4 +1,4 @@
-"""What ranks write between their lines."""
+"""Events that ranks write between their lines."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_7_no_answer_in_time(orch: Orch) -> None:
 
 @dataclass
 class Watched(lan.Actor):
-    """Somebody presses Ctrl-C while they read its log."""
+    """Container whose log is being read when Ctrl-C is pressed."""
 
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None

@@ -1,4 +1,4 @@
-"""Which rank failed first, told from what torchrun really wrote (tests/fixtures/torchrun)."""
+"""First failed rank, found in what torchrun really wrote (tests/fixtures/torchrun)."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ def test_an_exception_that_nobody_expected_is_the_outcome_of_its_node_alone() ->
 
 def test_what_is_no_exception_is_raised_at_once() -> None:
     with pytest.raises(UnexpectedCallError):
-        fan_out([FakeNode("alpha")], lambda node: node.run(["nobody", "said", "this"]))
+        fan_out([FakeNode("alpha")], lambda node: node.run(["an", "unexpected", "call"]))
 
 
 def test_nobody_waits_for_work_whose_thread_has_died() -> None:
     with pytest.raises(UnexpectedCallError):
-        begin(lambda: FakeNode("alpha").run(["nobody", "said", "this"])).result(10)
+        begin(lambda: FakeNode("alpha").run(["an", "unexpected", "call"])).result(10)
 
 
 def test_a_fault_beside_the_following_is_told_and_ends_nothing() -> None:

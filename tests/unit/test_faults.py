@@ -1,4 +1,4 @@
-"""What a user gets when something goes wrong before training, or in its logs: rows of docs/faults.md, by commands."""
+"""Messages when something goes wrong before training, or in its logs: rows of docs/faults.md, by commands."""
 
 from __future__ import annotations
 

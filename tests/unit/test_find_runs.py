@@ -144,7 +144,7 @@ def test_no_runs() -> None:
 
 
 def test_labels_of_a_foreign_tool_are_no_member() -> None:
-    """Only what carries the run's label counts."""
+    """The run's label alone counts."""
     here = lan.lan("alpha")
     plain = replace(lan.plan(("alpha",)).nodes[0].container, name="other", labels={"com.example": "x"})
     here.nodes["alpha"].engine.create(plain)

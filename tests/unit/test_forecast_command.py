@@ -24,7 +24,7 @@ TOLD = (event("forecast", **lan.forecast()), event("done", step=0))
 
 
 def removed(here: lan.Lan) -> dict[str, list[Sequence[str]]]:
-    """What was removed of each node's disk: folder of the project, run id."""
+    """List what was removed from each node's disk: folder of the project, run id."""
     return {
         name: [call[4:] for call in node.calls if call[:3] == ("sh", "-c", _REMOVE)]
         for name, node in here.nodes.items()
@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_removed_is_said(orch: Orch) -> None:
 
 
 class Interrupted(lan.Actor):
-    """Somebody presses Ctrl-C while this container is followed."""
+    """Container that is being followed when Ctrl-C is pressed."""
 
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None

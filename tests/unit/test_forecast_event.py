@@ -1,4 +1,4 @@
-"""What a trainer forecasts: understood, kept, shown while the run goes on and when it has ended."""
+"""Forecast of a trainer: read, stored, shown while the run continues and when it has ended."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:
 
 def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(TOLD, STEP), ends_with=None)
-    run_id = detached(orch, here)  # nobody followed: the controller has kept nothing
+    run_id = detached(orch, here)  # no command followed it: the controller has stored nothing
     assert RunRecord(run_id).forecast() is None
     text = orch("status", on=here).out
     assert "step 3 · loss 1.500 · 1,180 tokens/s\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text

@@ -50,7 +50,8 @@ def no_record(state: Path, run_id: str) -> None:
 def test_stop_ends_all_that_has_the_label(
     orch: Orch, here: lan.Lan, state: Path, *, recorded: bool, named: bool, runs: bool
 ) -> None:
-    """Before: "stopped", exit 0, while all ranks trained on; without an id: "you have no active run", exit 2."""
+    """Earlier behavior: "stopped", exit 0, while all ranks continued; without an id: "you have no active run", exit
+    2."""
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7, ends_with=None if runs else 1)
     if not recorded:
@@ -65,7 +66,7 @@ def test_stop_ends_all_that_has_the_label(
 def test_the_run_is_shown_and_the_other_container_beside_it(
     orch: Orch, here: lan.Lan, state: Path, *, recorded: bool
 ) -> None:
-    """Before: failed; rank 0 lost, "no node holds its container"."""
+    """Earlier behavior: failed; rank 0 lost, "no node holds its container"."""
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7)
     if not recorded:

@@ -20,7 +20,7 @@ from tests.unit.programs import MISSING, refusal_of, words_of
 PACKAGE = Path(orchestrator.__file__).parent
 LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
 END = re.compile(r"   |, |: | \(|\)|…| orch ")
-"""Where prose follows the line, or another line does."""
+"""Pattern of what follows a line: prose, or another line."""
 PROPOSED = re.compile(r"→ orch|^orch [^\n]*$")
 SEVERAL = {"orch lab 3", "orch doctor 3"}
 """Lines in which the value is a command of its own, or an option with its value."""

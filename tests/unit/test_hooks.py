@@ -91,7 +91,7 @@ def test_values_reach_the_command_as_printable_variables_and_nothing_of_them_is_
 
 
 def is_alive(stat: Path) -> bool:
-    """Whether the process has neither ended nor waits for its parent to notice."""
+    """Return whether the process has neither ended nor waits for its parent to notice."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -165,7 +165,7 @@ def test_each_loss_of_a_node_once(hooks: Hooks, tmp_path: Path) -> None:
     hear(after, NodeBack(node="beta", node_rank=1), lost())
     assert len(happened(tmp_path)) == 3
     line = RunLine(time="", node="beta", node_rank=1, rank=1, text="here")
-    hear(fresh(tmp_path), line, lost())  # it came back while nobody supervised
+    hear(fresh(tmp_path), line, lost())  # it came back while no process supervised
     assert len(happened(tmp_path)) == 4
     assert happened(tmp_path)[-1] == ["node_lost", hooks.plan.run_id, "running", "beta", "no answer in 5 s"]
 

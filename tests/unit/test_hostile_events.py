@@ -1,4 +1,5 @@
-"""Events that mean harm, or come of a broken program: every command goes on, and nothing of them steers a terminal."""
+"""Events that mean harm, or come of a broken program: every command continues, and nothing of them steers a
+terminal."""
 
 from __future__ import annotations
 

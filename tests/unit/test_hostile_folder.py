@@ -82,7 +82,7 @@ ACTS = {
     "lab start": LAB, "lab up": LAB,
 }  # fmt: skip
 SERVE = ("dashboard", "metrics", "tensorboard")
-"""They answer requests until Ctrl-C."""
+"""Commands that answer requests until Ctrl-C."""
 MODULES = (
     "conftest", "docker", "fabric", "http", "json", "orchestrator", "orch_hooks", "paramiko", "pydantic", "rich",
     "ruamel", "setup", "sitecustomize", "socket", "subprocess", "torch", "trainer", "typer", "usercustomize", "yaml",
@@ -172,7 +172,7 @@ class Cloned:
                     yield command, code, said, self.ran()
 
     def ran(self) -> set[str]:
-        """What has been run since the last look."""
+        """Return what has been run since the last look."""
         names = {file.name for file in self.marks.iterdir()}
         for file in self.marks.iterdir():
             file.unlink()

@@ -103,7 +103,7 @@ def test_public_classes_have_different_names(modules: Modules) -> None:
 
 @pytest.mark.source
 def test_functions_are_short(modules: Modules) -> None:
-    """From the first statement on: the options of a command are its declaration."""
+    """Lines count from the first statement on: the options of a command are its declaration."""
     long = {
         f"{place(path)}:{node.name}": lines
         for path, nodes in modules.items()

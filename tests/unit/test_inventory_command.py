@@ -20,7 +20,7 @@ nodes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and nobody's lab or environment."""
+    """Folder of its own, without a lab or an environment of the user."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("ORCH_INVENTORY", raising=False)

@@ -209,7 +209,7 @@ def test_the_same_address_twice_is_left_out() -> None:
 
 def test_a_source_without_machines_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no machines in hostfile"):
-        inventory_text(from_hostfile("# nobody\n"), source="hostfile")
+        inventory_text(from_hostfile("# empty\n"), source="hostfile")
     with pytest.raises(ConfigError, match="runs backwards"):
         from_hostlist("node[5-1]")
 

@@ -69,7 +69,7 @@ def test_a_stray_container_is_named_and_changes_no_run(label: str, value: str) -
 
 @pytest.mark.parametrize("words", [("status",), ("runs",), ("logs",), ("why",), ("clean",), ("stop",)], ids=" ".join)
 def test_every_command_on_runs_works_beside_a_stray(orch: Orch, words: tuple[str, ...]) -> None:
-    """With labels of all kinds at once, on one node, next to a run of one's own."""
+    """Strays have labels of all kinds at once, on one node, next to a run of one's own."""
     here = lan.lan(*THREE, says=("[rank0]: hello",), ends_with=None)
     run_id = detached(orch, here)
     plan = lan.plan(THREE).nodes[1].container

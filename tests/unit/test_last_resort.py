@@ -1,4 +1,4 @@
-"""Whatever goes wrong ends in words: an exception that no code expected, a terminal or a disk that takes no more."""
+"""Last resort for errors: an exception that no code expected, a terminal or a disk that takes no more."""
 
 from __future__ import annotations
 

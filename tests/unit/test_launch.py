@@ -32,7 +32,7 @@ FIVE = lan.NAMES
 
 
 def quiet_lan() -> lan.Lan:
-    """Five machines whose containers go on until told to stop."""
+    """Five machines whose containers run until they are asked to stop."""
     return lan.lan(*FIVE, ends_with=None)
 
 
@@ -170,7 +170,7 @@ def test_all_that_failed_are_named() -> None:
 
 @dataclass
 class Interrupting(lan.Actor):
-    """While its container starts, somebody presses Ctrl-C; it goes on starting until it is removed."""
+    """Engine that receives Ctrl-C while its container starts; the start continues until it is removed."""
 
     def start(self, container: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)

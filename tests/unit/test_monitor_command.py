@@ -216,7 +216,7 @@ ALTERNATE, NORMAL, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 def sane(seen: bytes) -> bool:
-    """Whether the screen before is back, with its cursor, and the mouse is no longer reported."""
+    """Return whether the screen before is back, with its cursor, and the mouse is no longer reported."""
     ended = seen[seen.rindex(NORMAL) :] if NORMAL in seen else b""
     return bool(ended) and CURSOR in seen[seen.rindex(ALTERNATE) :] and b"\x1b[?1000h" not in ended
 

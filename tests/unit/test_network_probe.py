@@ -1,4 +1,4 @@
-"""What machines say of their network and packet filter, as their tools write it, read into facts."""
+"""Facts about network and packet filter, read from the output of a machine's tools."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_ufw_openings_that_say_in() -> None:
 
 
 def test_a_whole_interface_is_an_opening() -> None:
-    """As administrators write it; those of loopback and containers let no peer in."""
+    """Administrators write it so; those of loopback and containers let no peer in."""
     one = Opening(interface="eth0")
     ufw = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in on eth0\nufw=ufw allow in on docker0\n"
     assert wall(ufw).openings == (one,)

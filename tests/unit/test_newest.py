@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, and what is brought to rank 0's node for it; the best one goes along."""
+"""Checkpoint from which a run continues, and what is brought to rank 0's node for it, the best one included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def here(tmp_path: Path) -> Shelves:
 
 
 class Told:
-    """What was said of a node, each text once."""
+    """Messages about a node, each text once."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -182,7 +182,7 @@ def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
 
 
 def test_a_supervisor_is_not_held_up_by_a_checkpoint_that_only_a_node_knows(here: Shelves) -> None:
-    """It has read all reports: where there was none, the run has no checkpoint. A person is asked."""
+    """A supervisor has read all reports: where there was none, the run has no checkpoint. A person is asked."""
     write_checkpoint(here.root("beta"), 40)
     newest = newest_anywhere(here.all, here.places, RUN, lineage=())
     assert (newest.step, [one.step for one in newest.in_question]) == (None, [40])

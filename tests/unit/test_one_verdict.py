@@ -124,7 +124,7 @@ def rendered(view: RenderableType) -> str:
 SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {
     "metrics": of_metrics, "page": of_page, "status": of_status, "runs": of_runs,
 }  # fmt: skip
-"""What a surface shows of a state at a time; None where it shows nothing of such a run."""
+"""Functions that show a state at a time on a surface; None where it shows nothing of such a run."""
 
 
 def test_every_surface_shows_the_same() -> None:

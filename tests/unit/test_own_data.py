@@ -228,7 +228,7 @@ def test_a_folder_of_the_code_with_other_content_is_an_error(code: Path, monkeyp
 
 
 def test_data_behind_a_link_of_the_code_is_an_error(code: Path) -> None:
-    """On a node the link leads to a place of that machine, whose own files are not replaced."""
+    """The link leads on a node to a place of that machine, whose own files are not replaced."""
     (code / "sets").symlink_to(code.parent / "far")
     with pytest.raises(ConfigError, match=r"would be sets/set for the script, and sets is a link to another place"):
         asked("sets/set")

@@ -343,7 +343,7 @@ def test_a_package_that_the_workload_needs_is_asked_of_every_image() -> None:
     fleet = [
         lan.facts("alpha", image=ImageFacts(id="1", labels={label: "2.8.1"})),
         lan.facts("beta", image=ImageFacts(id="2", labels={label: ""})),
-        lan.facts("gamma"),  # an image without the label: nobody knows
+        lan.facts("gamma"),  # an image without the label: not known
     ]
     (finding,) = package_missing(fleet, {GNN: "the line"})
     assert (finding.id, finding.node, finding.fix) == ("image.package_missing", "beta", "the line")

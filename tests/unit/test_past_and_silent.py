@@ -1,4 +1,4 @@
-"""What is told of runs where nodes are silent, or nothing but the record is left."""
+"""Output for runs whose nodes are silent, or of which only the record is left."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
 
 
 def test_a_silent_node_that_takes_no_part_is_not_asked_for_its_claim(orch: Orch) -> None:
-    """It did not answer a moment before, and costs its time limit each time."""
+    """Such a node did not answer a moment before, and costs its time limit each time."""
     here = lan.lan(*THREE, says=(lan.written(40),), ends_with=1)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)

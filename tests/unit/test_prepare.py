@@ -1,4 +1,4 @@
-"""What the container that prepares data gets to see, and in which words."""
+"""Input of the container that prepares data, and its words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far builds and transfers are, where there is no terminal."""
+"""Progress of builds and transfers, where there is no terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLACED = (
 
 
 class Screen:
-    """Not a terminal, with a clock that stands still."""
+    """Screen that is no terminal, with a clock that does not advance."""
 
     def __init__(self) -> None:
         self.file = io.StringIO()

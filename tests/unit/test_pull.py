@@ -82,7 +82,7 @@ CHECKPOINT = {f"checkpoints/step-00000080/{name}" for name in ("state.pt", "voca
 
 
 def test_all_that_the_run_wrote_comes_once(orch: Orch) -> None:
-    """Not the code that it was launched with, nor orch's own files; a file that differs is stored by node."""
+    """The code that it was launched with stays, as orch's own files do; a file that differs is stored by node."""
     ran = orch()
     assert ran.code == 0, ran.err
     came = files_in(HERE)

@@ -1,4 +1,4 @@
-"""What does not get through is told once, by the largest thing that explains it, and with a fix to paste."""
+"""Findings about what does not get through: one, for the largest thing that explains it, with a fix to paste."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_try_that_was_not_made_is_no_fault() -> None:
 
 
 def test_a_rendezvous_port_that_was_not_tried() -> None:
-    """It is taken: the others tell as much of a firewall."""
+    """A taken port is not tried: the others show as much of a firewall."""
     shut = ways(into("beta"), tries=lambda peer: way(peer, Ended.TIMED_OUT, Ended.TIMED_OUT)[1:])
     assert told(walled(shut, WALL)) == [("firewall.blocks_peers", "error", "beta")]
 
@@ -158,7 +158,7 @@ def test_the_hosts_file_is_mended_without_hurting_localhost(answer: str) -> None
 
 
 def test_a_lone_node_and_one_reached_by_loopback_hear_nothing_of_their_own_name() -> None:
-    """Nobody else is to reach them by it, and the fix would lead the name to where it leads already."""
+    """No other node is to reach them by it, and the fix would lead the name to where it leads already."""
     loops = {"network": facts("beta", own_name_answers=("127.0.1.1",)), "paths": ()}
     lone = node("beta", **loops)
     local = replace(lone, facts=lan.facts("beta", peers=(), address="127.0.0.1"))
@@ -176,7 +176,7 @@ def test_whom_a_firewall_lets_in() -> None:
 
 
 def test_peers_that_a_whole_interface_lets_in_lack_no_rule() -> None:
-    """Where no node could test it: `ufw allow in on eth0` on the interface of the route."""
+    """No node could test it: `ufw allow in on eth0` on the interface of the route."""
     for interface, ids in (("eth0", []), ("eth9", ["firewall.no_rule"])):
         wall = Firewall(tool="ufw", active=True, openings=(Opening(interface=interface),))
         fleet = walled(untried(), wall)

@@ -1,4 +1,4 @@
-"""What is decided for a run that something befell: a table of events and clock in, decisions out."""
+"""Decisions for a run after a fault: a table of events and clock in, decisions out."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_node_that_could_not_be_stopped_is_not_waited_for_though_it_writes_aga
 
 @pytest.mark.parametrize("later", [told("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
 def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
-    """What its ranks and nodes report after the others were stopped does not undo the failure."""
+    """Reports of its ranks and nodes after the others were stopped do not undo the failure."""
     story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, later), (13, ended("alpha", 143))]
     killed: Story = [(16, ended("gamma", 137)), (16 + KILLED_S, Tick())]
     assert outcome([*story, *killed]) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (16, End())]
@@ -343,7 +343,7 @@ def test_a_stop_from_elsewhere_is_not_undone_where_a_node_is_silent() -> None:
     stops: Story = [(100, lost("gamma")), (101, told("alpha", "stopped"))]
     both: Story = [(102, ended("alpha", 143)), (103, ended("beta", 143)), (200, Tick())]
     assert outcome([*stops, *both]) == [(103, End())]
-    shut_down = outcome([stops[0], *both])  # two machines that are started anew, say: nobody asked the ranks
+    shut_down = outcome([stops[0], *both])  # such as two machines that restart: the ranks were not asked
     assert shut_down == [(200, StartContainer(node="alpha")), (200, StartContainer(node="beta"))]
 
 
@@ -426,7 +426,7 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
     assert any(isinstance(decision, LAST) for decision in final)
 
 
-# ── The step of a training that goes on with other nodes ─────────────────────────────────────────────────────────────
+# ── The step of a training that continues with other nodes ────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

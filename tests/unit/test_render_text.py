@@ -1,4 +1,4 @@
-"""What other machines say, as it is shown: safe, padded, coloured by rank on a terminal alone."""
+"""Display of other machines' text: safe, padded, coloured by rank on a terminal alone."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_printable(text: str, left: str) -> None:
 
 
 TURNS = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Of Unicode's classes, those of the signs that turn the direction of what follows."""
+"""Classes of Unicode's signs that turn the direction of what follows."""
 
 
 @given(st.text() | st.text("ab\u202e\u2066\x1b[]0;m\x07"))

@@ -34,7 +34,7 @@ def finish(here: lan.Lan, code: int, *, others: int | None = None) -> None:
 
 
 def half_launched(here: lan.Lan) -> str:
-    """As a controller leaves it that died between two nodes: one runs, one was created, one holds none."""
+    """Leave a run as a controller does that died between two nodes: one runs, one was created, one holds none."""
     plan = lan.plan(THREE, project="here")
     for node in here.nodes.values():
         node.answers = {("sh", "-c", load_plan._READ, "*"): (0, to_json(plan), ""), **node.answers}
@@ -139,7 +139,7 @@ def test_a_lost_run_is_waited_for_once_a_node_shows_that_it_runs() -> None:
 
 
 def test_while_it_is_watched_the_supervisors_word_counts() -> None:
-    """Between two attempts nothing runs."""
+    """No container runs between two attempts."""
     here, now = lan.lan(*THREE, ends_with=None), [0.0]
     plan = lan.plan(THREE)
     launch(here.nodes, plan)

@@ -80,7 +80,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_a_name_that_two_runs_have_is_the_active_one(orch: Orch, words: tuple[str, ...]) -> None:
-    """Before: some took the newest without a line, some refused and named themselves as the way out."""
+    """Earlier behavior: some took the newest without a line, some refused and named themselves as the way out."""
     here = lan.lan(*THREE, says=("[rank0]: hello",))
     active = launched(orch, here, "alpha", None)
     launched(orch, here, "beta", 0)

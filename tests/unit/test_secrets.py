@@ -262,7 +262,7 @@ RANDOM = "Zk3vQ9xT1mB7nR5wJ2cL8dF4hG6sP0aYuEiO"
     ],
 )  # fmt: skip
 def test_a_value_with_the_form_of_a_secret(orch: Orch, state: Path, secret: str) -> None:
-    """Whatever its variable is called: no plan, no line of `--dry-run`, no debug file and no log holds it."""
+    """The name of its variable does not matter: no plan, no line of `--dry-run`, no debug file and no log holds it."""
     assert is_sensitive("PLACE", secret)
     assert is_sensitive("PLACE", f"Authorization: Bearer {secret}")
     assert hide_secrets(f"a '{secret}', b") == "a '***', b"
@@ -374,7 +374,7 @@ def test_its_value_is_asked_for_again_by_a_resumed_run(orch: Orch, monkeypatch: 
 
 
 def test_a_supervisor_in_the_background_has_what_no_record_holds(orch: Orch) -> None:
-    """As it may have to launch the run anew, with fewer nodes."""
+    """A supervisor may have to launch the run again, with fewer nodes."""
     here = lan.lan(*THREE, ends_with=None)
     started: list[tuple[tuple[str, ...], dict[str, str]]] = []
     noting = spawning_by(lambda argv, _log, variables: started.append((tuple(argv), dict(variables))))
@@ -460,7 +460,7 @@ def test_files_are_for_their_user_alone_and_go_without_a_trace(part: NodePlan, m
 
 
 def test_a_folder_that_somebody_else_made_first_is_refused(part: NodePlan, machine: LocalNode, tmp_path: Path) -> None:
-    top = Path("/dev/shm") / "orch-99999999"  # nobody's
+    top = Path("/dev/shm") / "orch-99999999"  # of no user
     top.symlink_to(tmp_path)
     labels = {**part.container.labels, LABEL_SECRETS: f"{top}/run/0-alpha"}
     try:
@@ -484,7 +484,7 @@ def test_a_label_of_a_stranger_removes_nothing(folder: str) -> None:
 
 
 def test_the_plan_on_a_node_is_for_its_user_alone(machine: LocalNode, tmp_path: Path) -> None:
-    """Also where an older version left one that others can read."""
+    """The same holds where an older version left one that others can read."""
     plan = tmp_path / "runs" / "r-1" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text("older")

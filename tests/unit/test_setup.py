@@ -42,7 +42,7 @@ READY = replace(
 
 
 def commands(facts: SetupFacts) -> list[str]:
-    """What would be done, as lines."""
+    """List what would be done, as lines."""
     return [step_line(step) for step in plan_setup(facts, suffix="t0k3n", nvidia_source=MIRROR).to_do]
 
 

@@ -1,4 +1,4 @@
-"""The rig of the slow LAN: what is reckoned, read and told; and, where this machine can, two nodes for real."""
+"""The rig of the slow LAN: what is computed, read and printed; and, where this machine can, two nodes for real."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_lines_of_a_site_around_the_number_of_a_job(uni: Cluster) -> None:
 
 
 def test_no_job_is_left_of_which_the_number_is_not_known(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the values of its secrets on the shared storage."""
+    """The values of its secrets do not stay on the shared storage either."""
     monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
     around_sbatch(uni, '"$sbatch" "$@" >/dev/null; echo submitted')
     (uni.state / "held").write_text("Priority")
@@ -353,7 +353,7 @@ def test_from_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_steps_on_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It has no plan of the run: that this is a job of a cluster is known from the cluster itself."""
+    """The other computer has no plan of the run: that this is a job of a cluster is known from the cluster itself."""
     run = uni.start(MODE="raise", STEPS="5")
     assert uni("wait", run).code == 1
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
@@ -377,7 +377,7 @@ def test_options_that_the_scheduler_decides_on(uni: Cluster) -> None:
 
 
 def test_without_a_terminal_an_error_is_reported_before_the_question(uni: Cluster, orch: Orch) -> None:
-    """As on machines: `--yes` alone would not start it either."""
+    """The same as on machines: `--yes` alone would not start it either."""
     words = ("launch", "--on", "uni", "--nodes", "2", "--", "python")
     refused = orch(*words, "missing.py", on=uni, says=None)
     assert (refused.code, "no missing.py in " in refused.err) == (3, True)
@@ -490,7 +490,7 @@ def test_a_job_that_was_killed_leaves_no_secret(uni: Cluster, monkeypatch: pytes
 
 
 def test_the_newest_lines_alone_are_read(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log of any size; and lines after the last known one, whether it is among those or not."""
+    """A log of any size; and lines after the last known one, whether it is among those or not."""
     submitted = slurm.SlurmCarrier(connect_login(uni), ClusterSpec.model_validate({"name": "uni", **uni.keys}))
     attempt = CarriedAttempt(run_id="t-1", attempt=0, job="1", restart=0, labels={}, nnodes=1, status="exited")
     log = uni.run_folder("t-1") / "logs" / "0.1.0.log"

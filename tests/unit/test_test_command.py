@@ -236,7 +236,7 @@ def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
 
 
 def test_who_stays_away_ends_the_test_and_nothing_is_left(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command as a whole, its patience cut to nothing: the containers go on, and nobody connects."""
+    """The command as a whole, its patience cut to nothing: the containers continue, and none connects."""
     monkeypatch.setattr("orchestrator.fleet.supervise.rendezvous.FIRST_S", 0.0)
     here = lan.lan(*THREE, ends_with=None)
     ran = orch("test", on=here)

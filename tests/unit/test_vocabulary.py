@@ -16,8 +16,9 @@ pytestmark = pytest.mark.source
 ROOT = Path(__file__).parents[2]
 CODE = sorted(
     path
-    for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks")
+    for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks", "scripts", "tests")
     for path in ROOT.glob(f"{name}/**/*.py")
+    if path != Path(__file__)  # it has the words themselves
 )
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 
@@ -48,8 +49,13 @@ SAY = {
 }
 """An idiom as a pattern of whole words, and plain words for it."""
 BANNED = re.compile(r"\b(?:" + "|".join(f"(?:{idiom})" for idiom in SAY) + r")\b", re.IGNORECASE)
-OPENINGS = re.compile(r"\s*(?:What|Of|Who|Whose|By)\b")
-"""A docstring that begins so has no subject."""
+OPENINGS = re.compile(
+    r"\s*(?:What|Whatever|Who|Whoever|Whom|Whose|Which|How|However|Why|Whether|If|When|Where|While|Since|Until|Because"
+    r"|It|They|There|Somebody|Nobody|Is|Has|Does|Can|Could|Are|Was|Were|Not|Nor|And|But|Or|Also|Only|Then|Otherwise|Else"
+    r"|About|Above|After|Against|Among|Around|As|At|Before|Behind|Below|Beside|Between|By|For|From|In|Into|Of|On|Over"
+    r"|Per|That|Through|To|Under|Up|With|Within|Without)\b"
+)
+"""Words with which a docstring neither names nor commands anything."""
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:

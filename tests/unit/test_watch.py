@@ -1,4 +1,4 @@
-"""A run is seen through on machines that exist in memory alone: killed, cut off, given up, taken in again."""
+"""Supervision of a run on machines that exist in memory alone: killed, cut off, given up, added back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
 
 
 def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> None:
-    """Over a connection that broke; the container, which runs, would be waited for in silence."""
+    """The connection broke; the container, which runs, would be waited for in silence."""
     plan, containers = scene.begin()
 
     def speak() -> None:
@@ -211,7 +211,7 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
 
 
 def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
-    """Nobody can say which container is its; it is looked for by its labels when the node answers."""
+    """Its container is not known; it is looked for by its labels when the node answers."""
     plan, containers = scene.begin()
     scene.engines["beta"].pull()
     blind = [

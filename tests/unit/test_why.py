@@ -348,7 +348,7 @@ def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights() -> None:
 
 
 def check_on_a_cluster(id: str) -> None:
-    """There a job has nodes that no inventory names, and they are an administrator's."""
+    """Check the texts on a cluster: a job has nodes that no inventory names, and they are an administrator's."""
     cause = there(id)
     for command, words in commands_of(cause):
         assert words[0] in ("check-gpus", "checkpoints", "docs", "doctor", "explain", "launch", "logs", "prepare",
@@ -387,7 +387,7 @@ HOSTILE = "c2; touch /tmp/x"
 
 
 def on_uni(*lines: RunLine, plan: bool = True) -> str:
-    """What is said of a run on three nodes of the cluster uni, also where this computer has no plan of it."""
+    """Print the answer for a run on three nodes of the cluster uni, also where this computer has no plan of it."""
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="exited", exit_code=1)
     known = replace(lan.plan(THREE), cluster="uni") if plan else None
     evidence = Evidence(run_id="r1", plan=known, cluster="uni", lines=lines, containers=dict.fromkeys(THREE, held))
@@ -457,7 +457,7 @@ def test_lines_in_a_record(orch: Orch) -> None:
 
 
 def test_a_run_that_is_queued_again_names_the_node_that_it_lost() -> None:
-    """On a cluster: no rank failed for it, and no exit code is made up."""
+    """No rank failed on the cluster for it, and no exit code is made up."""
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="queued", error="BeginTime")
     lost = event(3, "restarting", node="beta", generation=1, outcome="infrastructure", reason="its connection ended")
     plan = replace(lan.plan(THREE), cluster="uni")

@@ -55,7 +55,7 @@ class CopyFiles:
     node_rank: int
     files: tuple[ResultFile, ...]
     upload: bool = False
-    """Whether they are to be copied from this node to rank 0's."""
+    """True if they are to be copied from this node to rank 0's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +87,14 @@ class RestartPolicy:
     silence_s: float = 60.0
     """A node that sends nothing for so long counts as lost."""
     absence_s: float = 900.0
-    """How long the others wait for a lost node."""
+    """Seconds for which the others wait for a lost node."""
     hang_s: float = 0.0
     """All ranks restart if they are stuck for so long; 0: they do not."""
     limits: LivenessLimits = field(default_factory=LivenessLimits)
     report_s: float = 10.0
     """Time between two reports of a node on its ranks."""
     independent: bool = False
-    """Whether each rank is meant to train its own model."""
+    """True if each rank is meant to train its own model."""
     sync_outputs: str = RESULTS
     """Files that are copied between the nodes before a start, as `file_lists` names them."""
 
@@ -280,7 +280,7 @@ class Coordinator:
         return LivenessWatch(self.policy.limits, now, independent=self.policy.independent)
 
     def _is_settled(self, now: float) -> bool:
-        """Whether nothing is gained by waiting for more exits."""
+        """Return whether nothing is gained by waiting for more exits."""
         assert self._decide_at is not None  # noqa: S101  # asked only where something has ended
         rank_exits = [node.rank_exit for node in self._nodes if node.rank_exit and node.rank_exit.outcome != "done"]
         if all(node.rank_exit or not node.here for node in self._nodes) or now >= self._decide_at:

@@ -44,7 +44,7 @@ from trainer.agent.wire import SEND_S, AgentConnection
 PING_S = 2.0
 RETRY_S = 1.0
 LINGER_S = 30.0
-"""How long nodes that return after the end of a run can learn how it ended."""
+"""Seconds for which nodes that return after the end of a run can learn how it ended."""
 
 Note = Callable[[str, str], None]
 """Writes a line for people, given its kind and text: few lines of one kind are written."""

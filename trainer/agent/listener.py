@@ -25,7 +25,7 @@ GREETING_S = 5.0
 """Time for the whole authentication."""
 LONGEST_GREETING = 1024
 LIVE_S = 5.0
-"""After this time without a heartbeat (one every 2 s), a new connection of the same node replaces the old one."""
+"""Seconds without a heartbeat (one every 2 s) after which a new connection of the same node replaces the old one."""
 BACK_OFF_S = 0.5
 AT_ONCE = 8
 """Connections accepted before the open ones are read again: many new ones must not delay a node's messages."""

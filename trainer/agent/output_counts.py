@@ -56,7 +56,7 @@ class StepCount:
         self.step = -1
         self.at = now
         self.begins_again = False
-        """Whether it was seen to begin again: each of its passes is a part of the training."""
+        """True if it was seen to begin again: each of its passes is a part of the training."""
         self.unit = ""
         self.marks: deque[tuple[float, int]] = deque(maxlen=MARKS)
 

@@ -22,9 +22,9 @@ class _End:
     unsent: bytearray = field(default_factory=bytearray)
     """Bytes from the other end."""
     is_read: bool = False
-    """Whether its stream has ended."""
+    """True if its stream has ended."""
     is_shut: bool = False
-    """Whether the end of the other's stream was passed on to it."""
+    """True if the end of the other's stream was passed on to it."""
     watched: int = selectors.EVENT_READ
     """Events that are waited for."""
 

@@ -46,7 +46,7 @@ class Seat:
     node_rank: int
     job: str
     restarts: int
-    """How often the scheduler has started the job again."""
+    """Number of times that the scheduler has started the job again."""
 
 
 @dataclass(frozen=True, kw_only=True)

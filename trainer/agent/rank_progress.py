@@ -25,13 +25,13 @@ class RankProgress:
         self._epochs = totals.get("epochs")
         self._total_steps = totals.get("steps")
         self._from_zero = False
-        """Whether an epoch 0 was seen."""
+        """True if an epoch 0 was seen."""
         self._whole_epochs = False
-        """Whether epochs are counted by whole numbers: then a bar is a part of one."""
+        """True if epochs are counted by whole numbers: then a bar is a part of one."""
         self._epoch_done = False
-        """Whether the newest epoch was reported with its loss and without a step: at its end."""
+        """True if the newest epoch was reported with its loss and without a step: at its end."""
         self._several_reports = False
-        """Whether epochs are reported more than once, and so not at their end."""
+        """True if epochs are reported more than once, and so not at their end."""
         self._counter: StepCount | None = None
         self._losses = LossCount()
         self._marks: deque[tuple[float, float]] = deque(maxlen=MARKS)
@@ -85,7 +85,7 @@ class RankProgress:
         self._epoch_done &= figures.step is None
 
     def _is_whole(self) -> bool:
-        """Whether the counter counts the whole training: it has a total, and never began again."""
+        """Return whether the counter counts the whole training: it has a total, and never began again."""
         counter = self._counter
         return counter is not None and self._steps() is not None and not counter.begins_again and not self._whole_epochs
 

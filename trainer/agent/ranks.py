@@ -89,7 +89,7 @@ class Ranks:
         self._save_until = 0.0
         self._output = OutputReader(options.command)
         self._request: StackRequest | None = None
-        """For the stacks of the ranks."""
+        """Request for the stacks of the ranks."""
         self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
@@ -100,7 +100,7 @@ class Ranks:
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
-        """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
+        """True if all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
         self._process, outputs = self._torchrun(generation, port, store)
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], int | None]] = [
@@ -203,7 +203,7 @@ class Ranks:
         self._request = self._request or StackRequest(self._scratch.path, time.monotonic())
 
     def positions(self) -> tuple[RankPosition, ...]:
-        """Where each rank was at the newest look, and its rates."""
+        """Return where each rank was at the newest look, and its rates."""
         signs, rates = self.signs, self._rates.by_rank  # of another thread
         return tuple(_position(one, rates.get(one.rank, RankRate())) for one in signs)
 
@@ -221,7 +221,7 @@ class Ranks:
         return StacksTaken(ranks=positions) if positions else None
 
     def _frozen_one(self) -> RankSigns | None:
-        """At most one rank, only once: its end ends all."""
+        """Find one frozen rank at most, only once: its end ends all."""
         found = [one for one in self.signs if is_frozen(one, self._options.frozen_s)]
         return None if self._frozen else next(iter(found), None)
 

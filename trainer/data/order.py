@@ -20,7 +20,7 @@ StepSizes: TypeAlias = Sequence[tuple[int, int]]
 
 class Order(Protocol):
     samples: int
-    """In one epoch."""
+    """Samples in one epoch."""
 
     def take(self, position: int, count: int) -> Indices:
         """The `count` samples from `position` on; they may reach over the end of an epoch."""

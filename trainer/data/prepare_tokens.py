@@ -40,7 +40,7 @@ BATCH_CHARACTERS = 2 << 20
 """Characters that are tokenized at once, by all cores: an encoded text takes about 40 times its own memory."""
 SAVE_EVERY_S = 20.0
 PROGRESS = ".preparing.json"
-"""How far an interrupted preparation is; the next one continues it."""
+"""File with the progress of an interrupted preparation; the next one continues it."""
 
 Say = Callable[[str], None]
 
@@ -251,7 +251,7 @@ def _pieces(text: str, longest: int) -> list[str]:
 
 
 class _Progress:
-    """How far a preparation is, in a file; of texts without a stamp nothing is kept."""
+    """Progress of a preparation, in a file; of texts without a stamp nothing is saved."""
 
     def __init__(self, path: Path, rules: str, stamp: list[Any] | None) -> None:
         self.folder, self._path = path.parent, path

@@ -96,11 +96,11 @@ class PreparedFolder:
 
     @property
     def is_part(self) -> bool:
-        """Whether it holds only a part of the training shards."""
+        """True if it holds only a part of the training shards."""
         return is_part(self.manifest)
 
     def is_sound(self) -> bool:
-        """Whether every file has the content of its hash."""
+        """Return whether every file has the content of its hash."""
         return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
 
 

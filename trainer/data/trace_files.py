@@ -39,7 +39,7 @@ class Vocabulary:
     events: dict[str, int]
     features: list[str]
     grows: bool = False
-    """Whether new names get new numbers, as in preparation; a trained model knows no others."""
+    """True if new names get new numbers, as in preparation; a trained model knows no others."""
 
     def encode(self, traces: Sequence[Trace]) -> Traces:
         numbers: list[int] = []

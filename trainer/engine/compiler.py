@@ -47,9 +47,9 @@ class CompileTime:
     seconds: float
     """Time of the first compiled step beyond that of a usual one."""
     warm: bool
-    """Whether its kernels were in the cache then."""
+    """True if its kernels were in the cache then."""
     gain: float | None = None
-    """How much faster compiled steps were; None: the run ended before that was known."""
+    """Speed-up of compiled steps; None: the run ended before that was known."""
 
 
 class CompileTimes:
@@ -89,7 +89,7 @@ class Compiler:
     def __init__(self, run: TrainingRun, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._model = run, run.workload.model
         self.gain = 0.0
-        """How much faster steps are than before the model was compiled, if that was after the forecast was made."""
+        """Speed-up of steps since the model was compiled, if that was after the forecast was made."""
         self._expect_slow_step = self._speed_changed = _nothing
         folder = environ.get("TORCHINDUCTOR_CACHE_DIR")
         self._times = CompileTimes(Path(folder) if folder else None)
@@ -102,7 +102,7 @@ class Compiler:
         self._automatic = options.compile == "auto" and run.hardware.on_gpu and not options.deterministic
         self._settled = not self._automatic and options.compile is not True
         self._pending = False
-        """Whether the next pass is the first one since the model was compiled, and will take long."""
+        """True if the next pass is the first one since the model was compiled, and will take long."""
 
     def start(self) -> None:
         """Compile if that is asked for, or if it has paid on all ranks' machines before. To be called by all ranks,
@@ -150,13 +150,13 @@ class Compiler:
 
     @property
     def measures(self) -> bool:
-        """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
+        """True if `step_done` needs the time of the step that ends now: the same on all ranks."""
         if self._watch or self._settled:
             return self._watch is not None
         return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
 
     def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
-        """After each step, of so many seconds. `usual_s`: the median of the last few."""
+        """Note the end of a step, of so many seconds. `usual_s`: the median of the last few."""
         self._steps += 1
         if self._watch:
             self._watch.stop()

@@ -1,4 +1,4 @@
-"""How a rank meets the others, and parts from them."""
+"""Process group: how a rank joins the others, and leaves them."""
 
 from __future__ import annotations
 

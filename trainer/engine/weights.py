@@ -59,7 +59,8 @@ def send_tensors(tensors: Mapping[str, Tensor], group: Group) -> None:
 
 
 def check_weights_match(sync: Sync, group: Group, step: int) -> None:
-    """To be called by all ranks after `step`. DriftError: the weights of some have left those of the others."""
+    """Compare the weights, on all ranks, after `step`. DriftError: the weights of some have left those of the
+    others."""
     if group.alone:
         return
     mine, ranks = checksum(sync.shared()), group.place.world_size

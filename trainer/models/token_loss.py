@@ -136,7 +136,7 @@ def _loss_and_gradients(hidden: Tensor, weight: Tensor, following: Tensor, chunk
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Not compiled: changes the gradients in place instead of copying them."""
+    """Loss in chunks, not compiled: it changes the gradients in place instead of copying them."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Tensor:

@@ -227,7 +227,8 @@ class Gpt2(Workload):
 
     @classmethod
     def continued(cls, options: TrainOptions, source: str, seq_len: int | None, how: Mapping[str, Any]) -> Gpt2:
-        """From weights as `transformers` keeps them; with a `seq_len` of fewer positions than they have, the first."""
+        """Build from weights as `transformers` saves them; with a `seq_len` of fewer positions than they have, the
+        first."""
         from trainer.models import pretrained_gpt2
 
         shape = pretrained_gpt2.shape_of(source, seq_len)

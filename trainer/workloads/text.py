@@ -160,7 +160,7 @@ class Text(Workload):
         )
 
     def _is_faster_packed(self, split: str) -> bool:
-        """As asked for, or as measured: without a GPU, if the texts of a batch have many lengths."""
+        """Decide as requested, or as measured: without a GPU, if the texts of a batch have many lengths."""
         import torch
 
         if self._choice.packed is not None:
@@ -194,7 +194,8 @@ class Text(Workload):
         return self._losses(self._logits(model, batch, "train"), batch[0])
 
     def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
-        """With class weights their sum, as in torch's own weighted mean: exact for any number of ranks."""
+        """Count targets; with class weights their sum, as in torch's own weighted mean: exact for any number of
+        ranks."""
         labels = self._rows[split].labels[indices][:, self._columns]
         return tuple(
             float(len(indices)) if weights is None else float(weights[labels[:, at]].sum())

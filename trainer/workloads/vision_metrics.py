@@ -1,4 +1,4 @@
-"""How good a classifier is: in a few figures, class by class, and as a picture of what it confuses with what."""
+"""Quality of a classifier: in a few figures, class by class, and as a picture of what it confuses with what."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def launch(order: LaunchOrder) -> int:
 
 
 def _launch(order: LaunchOrder) -> int:
-    """As `launch`. NotReadyError: the inventory is to be written, or an image to be built, before a new run."""
+    """Launch, as `launch` does. NotReadyError: the inventory is to be written, or an image to be built, before a new
+    run."""
     mode = order.mode
     with planned(order) as run:
         if mode.dry_run:

@@ -44,11 +44,11 @@ class StoppedRun:
     left: Mapping[str, str] = field(default_factory=dict)
     """Nodes where it may still run, each with the reason."""
     cluster: str = ""
-    """Where it is a job."""
+    """Name of the cluster where it is a job."""
     ended: str = ""
     """State in which it had ended before; empty: it was active."""
     is_recorded: bool = True
-    """Whether the record could be written; otherwise its newest lines are not known."""
+    """True if the record could be written; otherwise its newest lines are not known."""
 
     @property
     def kept(self) -> str:
@@ -92,7 +92,7 @@ class AtHand:
         return "" if self.run.user == getpass.getuser() else self.run.user or "?"
 
     def agreed(self, what: str, *, yes: bool) -> bool:
-        """Whether the run may be stopped: another user's needs a confirmation."""
+        """Return whether the run may be stopped: another user's needs a confirmation."""
         if not self.stranger:
             return True
         began = f" since {self.run.started_at}" if self.run.started_at else ""

@@ -77,7 +77,7 @@ class SumsReader:
         return sums_of(folder / name, came)
 
     def _is_settled(self, file: Path, before: Stamp) -> bool:
-        """Whether the file was not written while it was read, nor just before."""
+        """Return whether the file was not written while it was read, nor just before."""
         changed_ns = max(before[1], before[2])
         return _stamp(file.stat()) == before and self.now_ns() - changed_ns > SETTLED_NS
 

@@ -192,7 +192,7 @@ class _Places:
     artifact: Artifact
     lacking: Sequence[ProjectDir]
     having: Sequence[ProjectDir]
-    """With a complete copy of which no damage is known."""
+    """Nodes with a complete copy of which no damage is known."""
     damaged: Sequence[ProjectDir] = ()
     without_sums: Sequence[ProjectDir] = ()
     """Nodes without sums beside their copy of data, those included that are about to get the copy."""

@@ -154,7 +154,7 @@ def _records(chunks: Iterator[bytes], node: str) -> Iterator[str]:
 
 
 def _is_safe(path: str) -> bool:
-    """Whether the path stays inside the folder that it is relative to."""
+    """Return whether the path stays inside the folder that it is relative to."""
     return not path.startswith("/") and not {"", ".", ".."} & set(path.split("/"))
 
 

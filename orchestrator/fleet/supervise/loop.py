@@ -43,7 +43,7 @@ COPY_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How a run is supervised."""
+    """Options of the supervision of a run."""
 
     pool: NodePool
     callbacks: Callbacks = field(default_factory=Callbacks)

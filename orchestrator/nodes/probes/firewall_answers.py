@@ -123,7 +123,7 @@ def _iptables_words(line: str) -> list[str]:
 
 
 def _iptables_refuses(chain: str, rules: Sequence[list[str]], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a rule of this chain, or of one it leads to, drops or rejects what any peer may send.
+    """Return whether a rule of this chain, or of one it leads to, drops or rejects what any peer may send.
 
     Rules of fail2ban, Tailscale or kubelet shut out single addresses, interfaces or marks: with them alone nothing is
     filtered.
@@ -141,7 +141,7 @@ def _iptables_refuses(chain: str, rules: Sequence[list[str]], seen: frozenset[st
 
 
 def _meets_peers(key: str, value: str) -> bool:
-    """Whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
+    """Return whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
     if key in ("-m", "--comment", "--reject-with", "! -i", "! -s"):
         return True
     if key == "-p":

@@ -37,7 +37,7 @@ QUERY_FIELDS = (
 """Known to every driver since 418: one unknown field fails the whole query, and `mig.mode.current` came with 450."""
 QUERY_CSV = ("nvidia-smi", f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
 QUERY_CAPABILITY = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
-"""Not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
+"""Query of what is not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
 
 QUICK_FIELDS = ("index", "uuid", "name", "driver_version")
 """Columns that the facts script of a launch asks for: quick, and known to every driver."""
@@ -269,7 +269,8 @@ def _throttle_reasons(gpu: ElementTree.Element) -> tuple[str, ...]:
 
 
 def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
-    """Since the driver was loaded. Old drivers count `double_bit/total`, new ones several `…_uncorrectable…`."""
+    """Count errors since the driver was loaded. Old drivers count `double_bit/total`, new ones several
+    `…_uncorrectable…`."""
     if volatile is None:
         return None
     counters = [element for element in volatile if "uncorrectable" in element.tag]

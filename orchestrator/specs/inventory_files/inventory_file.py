@@ -91,7 +91,7 @@ class _File:
         return None
 
     def _keys(self, mapping: Mapping, known: tuple[str, ...], where: str) -> Mapping:
-        """Without the unknown and the repeated keys, which are problems."""
+        """Leave out the unknown and the repeated keys, which are problems."""
         kept: dict[str, Entry] = {}
         for entry in mapping.entries:
             if entry.key not in known:

@@ -1,4 +1,4 @@
-"""From options and engines to every node's image: who builds, what is sent, what happens when a node fails."""
+"""Way from options and engines to every node's image: builders, what is sent, what happens when a node fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CUDA_13, CUDA_12 = gpu("rtx-3080__595.58.03.xml"), gpu("rtx-4090__535.86.05.xml"
 
 
 class Fleet:
-    """Fake nodes by name, and what was told of their progress."""
+    """Fake nodes by name, and what was reported of their progress."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ def test_built_once_and_brought_to_every_node() -> None:
 
 
 def test_an_image_that_a_machine_has_needs_no_build() -> None:
-    """On this computer, or on one of the nodes; a computer without an engine has none."""
+    """Images on this computer, or on one of the nodes; a computer without an engine has none."""
     fleet = Fleet(engine("alpha"), engine("beta"))
     options = BuildOptions(project="maize", profile="cpu")
     specs = [NodeSpec(name=node.name, address="10.0.0.1") for node in fleet.nodes]

@@ -48,7 +48,7 @@ class Reported:
 
     @property
     def lines(self) -> list[str]:
-        """As in the container's log."""
+        """Lines as in the container's log."""
         own = [f"[rank0]: {line}" for line in self.own]
         return [*own, *self.agent, *SUMMARY.format(code=self.exit_code).splitlines()]
 
@@ -86,7 +86,7 @@ def ended(lines: list[str], kernel: tuple[str, ...] = (), node: str = "alpha", c
 
 
 def folded(lines: list[str]) -> bool:
-    """Whether the screen replaces the last traceback of rank 0 by a line."""
+    """Return whether the screen replaces the last traceback of rank 0 by a line."""
     fold = Consequences({})
     told = [RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
     shown = [said for one in told for said in fold.hear(one)] + list(fold.rest())
@@ -117,7 +117,7 @@ def test_the_reported_cases_are_many_and_nine_in_ten_are_told_apart() -> None:
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
 def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
-    """By each node's part of it."""
+    """Each node's part of a log is classified."""
     _, *parts = path.read_text().split("--- ")
     signatures = {signature.id: signature for signature in SIGNATURES}
     for part in (part for part in parts if not part.startswith("kernel ")):

@@ -75,7 +75,7 @@ BETWEEN_NODES: Mapping[str, tuple[Fault, ...]] = {
     ),
     "guests": (
         Fault(
-            what="nobody reaches anybody",
+            what="no node reaches another",
             make=on(network.guests_kept_apart),
             finds="network.isolated", node="alpha", fix="client isolation", says="no node reaches any other",
         ),

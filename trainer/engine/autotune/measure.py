@@ -44,12 +44,12 @@ class Own:
     step_s: float
     micro_batch: int
     around: HostStats | None = None
-    """Where somebody wants to know."""
+    """Figures of the host, where they are requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much there is to do in a step."""
+    """Amount of work in a step."""
 
     model: nn.Module
     samples_per_step: int

@@ -1,4 +1,4 @@
-"""How many samples one forward pass takes: on a GPU as many as fit its memory, on a CPU as many as are fastest."""
+"""Number of samples of one forward pass: on a GPU as many as fit its memory, on a CPU as many as are fastest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run resumes: from which checkpoint, and how its state reaches every rank.
+"""Resume of a run: the checkpoint, and the way of its state to every rank.
 
 Only rank 0 needs the file. The others get the state as tensors: collectives that pickle objects would run
 whatever a peer sends.
@@ -37,7 +37,7 @@ class ResumePoint:
     """Position in the stream of samples."""
     source: Path | None = None
     sync: str = ""
-    """How the ranks kept one model in common until then."""
+    """Sync method until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class TrainState:
     guard: Guard
     early_stopping: EarlyStopping
     sync_state: dict[str, Any] = field(default_factory=dict)
-    """How the ranks kept one model in common (a `SyncPlan`)."""
+    """State of the sync method (a `SyncPlan`)."""
     step_sizes: list[tuple[int, int]] = field(default_factory=list)
-    """As `order.StepSizes`."""
+    """Sizes as in `order.StepSizes`."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""

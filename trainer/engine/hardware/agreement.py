@@ -13,7 +13,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def agree(hardware: Hardware, group: Group, *, auto: bool) -> Hardware:
-    """To be called by all ranks, before an optimizer is made. `auto`: the precision is not asked for by the user.
+    """Agree on the hardware, on all ranks, before an optimizer is made. `auto`: the precision is not asked for by the
+    user.
 
     Each rank multiplies in what it is fast at. Alike on all of them are the scale of the loss, for their gradients are
     summed, and the precision of the optimizer's products, for their weights are to stay the same (docs/adr/0027).

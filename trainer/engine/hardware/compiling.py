@@ -124,7 +124,7 @@ def _ahead_of(layer: nn.Module, model: nn.Module) -> list[nn.Parameter]:
 
 
 def _is_little(weights: Sequence[nn.Parameter], model: nn.Module, size: int) -> bool:
-    """Whether computing with them takes little beside a layer of so many weights: embeddings are looked up, and
+    """Return whether computing with them takes little beside a layer of so many weights: embeddings are looked up, and
     convolutions use each of theirs many times."""
     found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     computed = [one for one in weights if id(one) not in found]

@@ -59,7 +59,7 @@ def nesterov(p: Tensor, g: Tensor, moments: Sequence[Tensor], s: Tensor, _step: 
 class OptimizerKind:
     rule: Rule
     moments: tuple[str, ...]
-    """As torch's optimizer of this kind names them."""
+    """Moments as torch's optimizer of this kind names them."""
     settings: Callable[[Mapping[str, Any]], list[float]]
     """Numbers of a parameter group that `rule` reads."""
 
@@ -220,7 +220,7 @@ class CompactOptimizer(Optimizer):
                 self._step_group(group, moments)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From its own format bit by bit; another is decoded, and encoded to the nearest."""
+        """Load its own format bit by bit; another is decoded, and encoded to the nearest."""
         theirs = state_dict["state"]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._moments = []

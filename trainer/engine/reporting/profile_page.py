@@ -16,7 +16,7 @@ TOP = 15
 class Operator:
     name: str
     ms: float
-    """In one step."""
+    """Milliseconds in one step."""
     calls: int
 
 

@@ -222,7 +222,7 @@ def _unpack(packed: Tensor, bits: int) -> Tensor:
 
 
 def _aligned(payload: Tensor, dtype: torch.dtype) -> Tensor:
-    """As numbers; a copy where the bytes begin at an odd address."""
+    """View bytes as numbers; a copy where they begin at an odd address."""
     if payload.storage_offset() % dtype.itemsize:
         payload = payload.clone()
     return payload.view(dtype)

@@ -28,11 +28,11 @@ class Mean(Protocol):
 
     @property
     def collectives(self) -> int:
-        """That each mean takes, one after another: the same number on all ranks."""
+        """Number of collectives that each mean takes, one after another: the same on all ranks."""
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps anything."""
+        """True if it keeps anything."""
 
     def mean(self, flat: Tensor) -> None: ...
     def state(self) -> State: ...
@@ -68,7 +68,7 @@ class EveryStep(Sync):
         self._sent: list[Sent] = []
         self._lock = Lock()
         self._again = False
-        """Whether this rank computes the step again: what arrives is not written into its gradients at once."""
+        """True if this rank computes the step again: what arrives is not written into its gradients at once."""
         self._read: list[Event] = []
         """Event of each bucket that is sent: its gradients are no longer needed."""
         self._written: list[int] = []

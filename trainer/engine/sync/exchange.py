@@ -25,7 +25,7 @@ MANY = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Codecs:
-    """How a vector travels to those who average it, and how the mean comes back."""
+    """Codecs of a vector on its way to the ranks that average it, and of the mean on its way back."""
 
     there: Codec
     back: Codec
@@ -36,12 +36,12 @@ class Codecs:
 
     @property
     def bytes_per_value(self) -> float:
-        """On average over both ways."""
+        """Bytes per value on average over both ways."""
         return (self.there.payload_bytes(MANY) + self.back.payload_bytes(MANY)) / 2 / MANY
 
 
 class Exchange:
-    """For vectors of `count` values, always the same ones."""
+    """Exchange of vectors of `count` values, always the same ones."""
 
     collectives = 2
 
@@ -57,7 +57,7 @@ class Exchange:
         self._ungiven = torch.zeros(self._part, device=device)
 
     def mean(self, flat: Tensor) -> None:
-        """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
+        """Put into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
         codecs, unsent, own = self._codecs, self._unsent, self._rank
         if not self.keeps:
             unsent.zero_()

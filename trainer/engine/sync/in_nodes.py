@@ -30,7 +30,7 @@ def by_node(nodes: Sequence[int]) -> list[list[int]]:
 
 
 def in_two_levels(nodes: Sequence[int]) -> bool:
-    """Whether there are several nodes, and several ranks on one of them."""
+    """Return whether there are several nodes, and several ranks on one of them."""
     return 1 < len(set(nodes)) < len(nodes)
 
 

@@ -148,7 +148,7 @@ class _OnTheWay:
     weights: Tensor
     """Weights of this rank, when they were sent."""
     moved: Tensor
-    """From this rank's weights back to the common ones; once arrived, the mean of all ranks'."""
+    """Difference from this rank's weights back to the common ones; once received, the mean of all ranks'."""
     sent: Sent | None
 
 

@@ -127,7 +127,7 @@ def orthonormal(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _averaged(tensors: list[Tensor], all_reduce: AllReduce) -> list[Tensor]:
-    """In one collective."""
+    """Average in one collective."""
     if not tensors:
         return []
     together = torch.cat([tensor.flatten() for tensor in tensors])

@@ -39,8 +39,8 @@ class Factors:
         return {f"{name}.{at}": each.cpu() for name in ("residuals", "q") for at, each in enumerate(kept[name])}
 
     def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
-        """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
-        begin at their first values, alike on all ranks."""
+        """Restore from another number of ranks only what was not yet sent: the Q's, which are but a good guess to
+        start from, begin at their first values, alike on all ranks."""
         now = self._low_rank.state_dict()
         q = now["q"]
         if exact and "shard" not in kept[0].state:
