@@ -175,7 +175,7 @@ def facts(*, rehearsed: bool) -> dict[str, Any]:
     import torch
 
     from benchmarks.arithmetic import copy_rate, gemm_rate
-    from trainer.engine.hardware.compiling import what_lacks
+    from trainer.engine.hardware.compiling import missing_requirement
 
     shm = os.statvfs("/dev/shm")  # noqa: S108  # where the loaders' workers leave their batches
     found: dict[str, Any] = {
@@ -184,7 +184,7 @@ def facts(*, rehearsed: bool) -> dict[str, Any]:
     }  # fmt: skip
     if rehearsed:
         return found
-    found["compile_lacks"] = what_lacks(torch.device("cuda"))
+    found["compile_lacks"] = missing_requirement(torch.device("cuda"))
     with suppress(Exception):  # without NVML, or a card that does not tell: the figures count all the same
         import pynvml
 

@@ -100,8 +100,8 @@ def main(argv: Sequence[str]) -> int:
     )
     for batch, table in zip(given.batch_size, counts(shape, given.batch_size), strict=True):
         own = {"products": products(shape) * batch, "attention": attention(shape) * batch}
-        told = ", ".join(f"{flops / 1e12:.2f} TFLOP of {name}" for name, flops in own.items())
-        print(f"\n{batch} × {seq_len} tokens, bfloat16; {told}\n")
+        parts = ", ".join(f"{flops / 1e12:.2f} TFLOP of {name}" for name, flops in own.items())
+        print(f"\n{batch} × {seq_len} tokens, bfloat16; {parts}\n")
         print("| | kernels | GB | milliseconds, estimated | MFU, estimated |\n|---|---|---|---|---|")
         for name, one in table.items():
             seconds = seconds_of(shape, batch, one)

@@ -167,10 +167,10 @@ def _in_own_process(
         )
     except subprocess.TimeoutExpired:
         return Round(problem=f"not done after {given.timeout_s} s")
-    return told(ran.returncode, ran.stdout, ran.stderr)
+    return round_of(ran.returncode, ran.stdout, ran.stderr)
 
 
-def told(code: int, out: str, err: str) -> Round:
+def round_of(code: int, out: str, err: str) -> Round:
     """Parse a candidate's measurement from its last line; without one it failed, and its last lines say why."""
     lines = out.strip().splitlines()
     if code == 0 and lines:
@@ -250,12 +250,12 @@ def host() -> dict[str, float | str]:
 
 
 def seen_by_contestants(rounds: Mapping[str, Sequence[Round]]) -> dict[str, float | str]:
-    said: dict[str, float | str] = {}
+    machine: dict[str, float | str] = {}
     for each in rounds.values():
         for round_ in each:
             if round_.measured:
-                said |= round_.measured.machine
-    return said
+                machine |= round_.measured.machine
+    return machine
 
 
 def _say(line: str) -> None:

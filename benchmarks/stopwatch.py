@@ -227,16 +227,16 @@ _THREADS = ("OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_SPINCOUNT", "MALLOC_CONF",
 
 def machine() -> dict[str, float | str]:
     """Hardware and libraries of this process."""
-    said: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
-    said |= {name: value for name in _THREADS if (value := os.environ.get(name))}
+    found: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
+    found |= {name: value for name in _THREADS if (value := os.environ.get(name))}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        said |= {
+        found |= {
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "isa": torch.backends.cpu.get_cpu_capability(),
         }
         if torch.cuda.is_available():
-            said["gpu"] = torch.cuda.get_device_name()
-            said["cuda"] = str(torch.version.cuda)
-    return said
+            found["gpu"] = torch.cuda.get_device_name()
+            found["cuda"] = str(torch.version.cuda)
+    return found

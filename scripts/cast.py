@@ -52,15 +52,17 @@ def record(file: Path, command: Sequence[str]) -> int:
     """Run the command, write its lines to the terminal and to the file, and return its exit code."""
     began = time.monotonic()
     with (
-        file.open("w", encoding="utf-8") as kept,
+        file.open("w", encoding="utf-8") as recording,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
         io.TextIOWrapper(process.stdout or io.BytesIO(), encoding="utf-8", newline="\n") as lines,  # a \r ends none
     ):
-        kept.write(json.dumps({"version": 2, "width": COLUMNS, "height": ROWS, "command": " ".join(command)}) + "\n")
+        recording.write(
+            json.dumps({"version": 2, "width": COLUMNS, "height": ROWS, "command": " ".join(command)}) + "\n"
+        )
         for line in lines:
             sys.stdout.write(line)
             at_s = round(time.monotonic() - began, 2)
-            kept.write(json.dumps([at_s, "o", line.replace("\n", "\r\n")], ensure_ascii=False) + "\n")
+            recording.write(json.dumps([at_s, "o", line.replace("\n", "\r\n")], ensure_ascii=False) + "\n")
     return process.returncode
 
 

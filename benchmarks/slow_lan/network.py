@@ -61,8 +61,8 @@ class Network:
 
     def sent(self, number: int) -> int:
         """Bytes counted by the node's interface since its creation."""
-        told = _run("ip", "-n", self.spaces[number], "-s", "-j", "link", "show", "dev", INTERFACE)
-        return int(json.loads(told)[0]["stats64"]["tx"]["bytes"])
+        counters = _run("ip", "-n", self.spaces[number], "-s", "-j", "link", "show", "dev", INTERFACE)
+        return int(json.loads(counters)[0]["stats64"]["tx"]["bytes"])
 
     def dropped(self) -> int:
         """Packets dropped at a full queue, on all links."""

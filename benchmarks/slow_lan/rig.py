@@ -254,8 +254,8 @@ class _Watch:
         # The reader of stderr may be a moment behind the exit code.
         for thread in self._threads:
             thread.join(timeout=0.5)
-        told = self._outcomes if rank is None else [self._outcomes[rank]]
-        return "; ".join(f"node {one.rank}: {' ⏎ '.join(one.err[-6:]) or 'no word'}" for one in told)
+        outcomes = self._outcomes if rank is None else [self._outcomes[rank]]
+        return "; ".join(f"node {one.rank}: {' ⏎ '.join(one.err[-6:]) or 'no word'}" for one in outcomes)
 
 
 def _lines(stream: IO[str] | None) -> Iterator[str]:

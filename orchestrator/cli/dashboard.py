@@ -62,9 +62,9 @@ def dashboard(
 
 def require_web_server() -> None:
     """ConfigError: packages of the server, which are an extra, are not installed."""
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
-            f"orch {invocation.current.command} needs {' and '.join(lacking)}, which are an extra of this package",
+            f"orch {invocation.current.command} needs {' and '.join(missing)}, which are an extra of this package",
             hint="in the clone of orch: uv tool install '.[dashboard]'   # or: pip install '.[dashboard]'",
         )
 

@@ -284,7 +284,7 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
     return gone
 
 
-def kept_on_cluster() -> list[str]:
+def saved_on_cluster() -> list[str]:
     """Runs with checkpoints on the shared folder of the cluster that is up."""
     known = _known()
     if known is None or known.engine != "slurm":

@@ -26,7 +26,7 @@ START = (
 """
 FIRST = f"{_FIRST}\n".encode()
 _MARK = f"{_READY}\n".encode()
-_KEPT = 4096
+_MAX_REST = 4096
 STARTUP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or config.fish"
 
 
@@ -54,7 +54,7 @@ class Preface:
         if self.seen:
             return chunk
         before, mark, rest = (self._before + chunk).partition(_MARK)
-        self._before = before[-_KEPT:]
+        self._before = before[-_MAX_REST:]
         if mark:
             self.seen = True
             self.ended.set()

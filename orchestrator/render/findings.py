@@ -102,9 +102,9 @@ def finding_lines(found: Sequence[Finding], *, wide: bool = False) -> Iterator[R
     """Each finding with cause and fix: once for all nodes that have it, with `wide` once for each."""
     each = [((one.node,) if one.node else (), one) for one in found]
     for names, finding in each if wide else fold(found):
-        said = Text(printable(sentence(names, finding)), style="bold")
-        said.append(f"  [{finding.id}]", style="not bold dim")
-        yield _hanging(Text(f"{MARKS[finding.severity]} ", style=STYLES[finding.severity]), said)
+        title = Text(printable(sentence(names, finding)), style="bold")
+        title.append(f"  [{finding.id}]", style="not bold dim")
+        yield _hanging(Text(f"{MARKS[finding.severity]} ", style=STYLES[finding.severity]), title)
         if finding.cause:
             yield _hanging(Text("  cause: ", style="dim"), Text(printable(finding.cause), style="dim"))
         if finding.fix:

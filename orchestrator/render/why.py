@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.hang import LastHeard
+from orchestrator.checks.hang import LastLine
 from orchestrator.render.printable import printable
 from orchestrator.state.postmortem import Postmortem
 from orchestrator.state.rank_places import together
@@ -94,9 +94,9 @@ def _state(report: Postmortem) -> str:
 def headline(failure: Failure) -> str:
     """Rank or node that failed, and how, in one line."""
     who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else failure.node
-    told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
+    is_known = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
     reason = _without_source(failure.reason.split("\n", 1)[0])
-    return f"{who}: {reason}" + ("" if told else f" (exit code {failure.exit_code})")
+    return f"{who}: {reason}" + ("" if is_known else f" (exit code {failure.exit_code})")
 
 
 def cause_lines(cause: Cause) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _without_source(text: str) -> str:
     return re.sub(r"(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
 
 
-def _last(one: LastHeard) -> str:
+def _last(one: LastLine) -> str:
     silent = f"{_span(one.silent_s or 0.0)} ago"
     return f"rank {one.rank} on {one.node:<10} {silent:>12}  {_without_source(one.word)[:90]}"
 

@@ -131,8 +131,8 @@ def _quoted(word: str) -> str:
 def _firewalld(action: str, zone: str, source: str, priority: str) -> Iterator[tuple[str, ...]]:
     """Now and for later: a reload would take away what others changed for now alone."""
     rule = f'rule priority="{priority}" family="ipv4" source address="{source}" protocol value="tcp" accept'
-    for kept in ((), ("--permanent",)):
-        yield ("firewall-cmd", *kept, f"--zone={zone}", f"--{action}-rich-rule={rule}")
+    for permanent in ((), ("--permanent",)):
+        yield ("firewall-cmd", *permanent, f"--zone={zone}", f"--{action}-rich-rule={rule}")
 
 
 def _iptables(action: str, source: str, mark: str) -> tuple[str, ...]:

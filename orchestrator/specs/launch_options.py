@@ -381,8 +381,8 @@ class LaunchOptions(RunSettings):
 
     def resolved(self, earlier: RunSettings | None) -> LaunchOptions:
         """Return these options with the settings of an earlier attempt where the command line does not give them."""
-        kept = earlier.settings().items() if earlier else ()
-        return replace(self, **{name: value for name, value in kept if name not in self.given})
+        recorded = earlier.settings().items() if earlier else ()
+        return replace(self, **{name: value for name, value in recorded if name not in self.given})
 
     def attempt_words(self) -> tuple[str, ...]:
         """The options that hold for one attempt and leave no mark of their own in its plan, as one types them."""

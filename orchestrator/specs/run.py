@@ -124,5 +124,5 @@ class Run:
     def half_launched(self) -> bool:
         """True if a launch was interrupted or is in progress: a container is missing, or created and not started."""
         states = {member.state for member in self.members}
-        lacking = any(member.container is None and not member.out_of_reach for member in self.members)
-        return State.CREATED in states or (State.RUNNING in states and lacking)
+        is_incomplete = any(member.container is None and not member.out_of_reach for member in self.members)
+        return State.CREATED in states or (State.RUNNING in states and is_incomplete)

@@ -99,8 +99,8 @@ def redacted(data: Any) -> Any:
 
 def _pieces(values: Iterable[str]) -> set[str]:
     lines = {line.strip() for value in values for line in value.splitlines()}
-    kept = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
-    return kept | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in kept for ascii in (True, False)}
+    hidden = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
+    return hidden | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in hidden for ascii in (True, False)}
 
 
 def _hidden(environment: Mapping[str, str]) -> dict[str, str]:

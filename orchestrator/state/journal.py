@@ -97,7 +97,7 @@ class Journal:
         """True if it was recorded that no node answers: the run itself may have continued."""
         return self.end is not None and self.end.state == State.LOST
 
-    def lacks(self, entry: CheckpointEntry | DataEntry) -> bool:
+    def is_missing(self, entry: CheckpointEntry | DataEntry) -> bool:
         """Return whether it is not on record; damaged files of a node in an attempt, also whether they are few."""
         if isinstance(entry, CheckpointEntry):
             return all((one.attempt, one.identity) != (entry.attempt, entry.identity) for one in self.checkpoints)

@@ -171,9 +171,9 @@ class RunRecord(RunStore):
             return
         attempt = self.journal.attempt_of(container)
         entry = None if attempt is None else self._entry_of(line.event, line.node, attempt)
-        if entry and self.journal.lacks(entry):  # a supervisor reads all lines again
+        if entry and self.journal.is_missing(entry):  # a supervisor reads all lines again
             with suppress(OSError):  # a full disk was reported when the lines did not fit
-                self._file.append_if(lambda journal: journal.lacks(entry), entry)
+                self._file.append_if(lambda journal: journal.is_missing(entry), entry)
 
     def _entry_of(self, event: Event | None, node: str, attempt: int) -> CheckpointEntry | DataEntry | None:
         """A verified checkpoint counts on the node that leads the run; of its data, each node reports on its own."""

@@ -93,9 +93,9 @@ def compiler() -> None:
     """Pass over a test where torch.compile lacks something."""
     import torch
 
-    from trainer.engine.hardware.compiling import what_lacks
+    from trainer.engine.hardware.compiling import missing_requirement
 
-    if lacking := what_lacks(torch.device("cuda")):
+    if lacking := missing_requirement(torch.device("cuda")):
         pytest.skip(lacking)
 
 

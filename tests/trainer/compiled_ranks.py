@@ -22,7 +22,7 @@ SEEN: dict[str, object] = {}
 
 
 def train(words: Sequence[str]) -> int:
-    compiling.what_lacks = lambda device: ""  # type: ignore[assignment, misc]  # nothing is translated
+    compiling.missing_requirement = lambda device: ""  # type: ignore[assignment, misc]  # nothing is translated
     compiling.compile_in_place = partial(compiling.compile_in_place, backend="aot_eager")
     compiler.CompileTimes.get = lambda *_: None  # type: ignore[method-assign]
     compiler.CompileTimes.put = lambda *_: None  # type: ignore[method-assign]

@@ -100,7 +100,7 @@ class Played:
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
     return Played(tmp_path)
 
 
@@ -132,7 +132,7 @@ def test_on_a_cpu_only_what_is_asked_for_is_compiled(played: Played) -> None:
 
 def test_ranks_of_unequal_machines_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random machines whose ranks play together."""
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
     chance, decided = Random(0), set()  # noqa: S311  # no secrets
     for case in range(100):
         times = [10 ** chance.uniform(-2, 1) for _ in range(chance.choice((1, 2, 5)))]
@@ -268,8 +268,8 @@ def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_training_is_the_same_and_is_compiled(
     forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if compiling.what_lacks(CPU):
-        pytest.skip(compiling.what_lacks(CPU))
+    if compiling.missing_requirement(CPU):
+        pytest.skip(compiling.missing_requirement(CPU))
     words = ("gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--max-steps", "4",
              "--data-dir", str(data_dir), "--no-amp", "--num-workers", "0", "--log-every", "1",
              "--eval-every", "0")  # fmt: skip
@@ -319,7 +319,7 @@ def test_ranks_measure_the_program_that_trains(
 def test_a_compiler_that_fails_is_told_from_the_training(
     forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = compiling.what_lacks(CPU, {"CXX": "false"})
+    headers = compiling.missing_requirement(CPU, {"CXX": "false"})
     if headers:
         pytest.skip(headers)
     monkeypatch.setenv("CXX", "false")

@@ -161,7 +161,7 @@ def test_frozen_rows_are_stored_by_either_and_read_by_either(
     assert not len(packed.batch(portion(more))[-1])  # one is not known yet
     packed.loss_sums(packed.model, packed.batch(portion(more)))
     # The padded way reads from the same file what the packed one has stored.
-    padded._kept = packed._kept
+    padded._frozen = packed._frozen
     reads = padded.batch(portion(more))
     assert reads[4].shape[1] > 0
     torch.testing.assert_close(

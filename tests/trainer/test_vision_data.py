@@ -176,7 +176,7 @@ def test_without_a_cache_every_epoch_decodes(picture_folder: Path) -> None:
 
 def test_the_budget_is_kept(picture_folder: Path) -> None:
     pictures, read = cached(picture_folder, 5 * 1201)
-    assert (pictures.kept, pictures.bytes) == (5, 5 * 1201)
+    assert (pictures.in_memory, pictures.bytes) == (5, 5 * 1201)
     epoch(pictures, 0)
     read.clear()
     epoch(pictures, 1)

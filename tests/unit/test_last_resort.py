@@ -47,11 +47,11 @@ def test_a_bug_is_one_line_and_a_file_with_the_traceback(state: Path, capsys: py
 
 @pytest.mark.usefixtures("broken")
 def test_such_files_do_not_pile_up(state: Path) -> None:
-    for _ in range(faults.KEPT + 3):
+    for _ in range(faults.MAX_FILES + 3):
         main(["status"])
     kept = sorted(file.name[-8:-4] for file in (state / "crashes").iterdir())
-    assert len(kept) == faults.KEPT
-    assert int(kept[-1]) - int(kept[0]) == faults.KEPT - 1
+    assert len(kept) == faults.MAX_FILES
+    assert int(kept[-1]) - int(kept[0]) == faults.MAX_FILES - 1
 
 
 @pytest.mark.usefixtures("broken")

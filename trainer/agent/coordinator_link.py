@@ -264,7 +264,7 @@ class CoordinatorClient:
             self._note("lost", f"the connection to {self._options.names[0]} has ended: {error}")
             yield from self._lost(GONE)
             return
-        if (silent := time.monotonic() - connection.heard) > self._options.silence_s:
+        if (silent := time.monotonic() - connection.received_at) > self._options.silence_s:
             yield from self._lost(f"no word from {self._options.names[0]} for {silent:.0f} s")
 
     def close(self) -> None:

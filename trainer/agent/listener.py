@@ -183,7 +183,7 @@ class AgentListener:
             refused = f"this is run {self._run}"
         elif greeting.purpose != MESSAGES:
             refused = "" if holder and greeting.purpose in self._take else f"{self._names[rank]} is not connected"
-        elif holder and time.monotonic() - holder.heard < self._live_s:
+        elif holder and time.monotonic() - holder.received_at < self._live_s:
             refused = f"{self._names[rank]} is connected already"
         if refused:
             line.send({**answer, "refused": refused})

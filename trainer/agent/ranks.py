@@ -43,9 +43,9 @@ from trainer.config import RankInfo
 from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
-KEPT_LINES = 400
+MAX_LINES = 400
 """Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
-KEPT_LETTERS = 64 * 1024
+MAX_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
 REDRAWN_CHARS = 4096
 """Characters kept of a state of a progress bar."""
@@ -107,7 +107,7 @@ class Ranks:
             (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
         ]
         streams += [(stream, outs[name], None) for name, stream in zip((OUT, ERR), outputs, strict=True)]
-        self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
+        self._tails: list[deque[str]] = [deque(maxlen=MAX_LINES) for _ in streams]
         each = zip(streams, self._tails, strict=True)
         self._pumps = [threading.Thread(target=self._pump, args=(*stream, tail), daemon=True) for stream, tail in each]
         try:
@@ -270,7 +270,7 @@ class Ranks:
             if piece.redrawn:
                 text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))
             else:
-                tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
+                tail.append(f"{prefix}{text[:MAX_LETTERS]}")
             self._write(out, f"{prefix}{text}\n".encode())
 
         with io.TextIOWrapper(stream, "utf-8", errors="replace", newline="") as lines:

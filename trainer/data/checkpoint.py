@@ -249,9 +249,9 @@ def unwritten(what: str, folder: Path, error: Exception) -> TrainerError:
     """Error of a failed write: its cause, and the checkpoint from which the run can continue."""
     full = no_room(error)
     why = f"{full} for {what} in {folder}" if full else f"{what} cannot be written to {folder}: {error}"
-    kept = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
+    hint = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
     return TrainerError(
-        f"{why}{kept}: {'free some space' if full else 'see to it'}, and run the same command again to continue"
+        f"{why}{hint}: {'free some space' if full else 'see to it'}, and run the same command again to continue"
     )
 
 

@@ -46,8 +46,8 @@ class SyncPlan:
     """Speed-up of the run's steps since then, because it has compiled its model."""
 
     @classmethod
-    def remembered(cls, told: Mapping[str, Any]) -> SyncPlan:
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    def remembered(cls, saved: Mapping[str, Any]) -> SyncPlan:
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
         return cls(**values)
 
 

@@ -152,16 +152,16 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _padded(weight: Tensor) -> Tensor:
-    lacking = -len(weight) % ALIGNMENT
-    return F.pad(weight, (0, 0, 0, lacking)) if lacking else weight  # to pad by nothing is a copy, too
+    padding = -len(weight) % ALIGNMENT
+    return F.pad(weight, (0, 0, 0, padding)) if padding else weight  # to pad by nothing is a copy, too
 
 
 def _read_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """`_padded`, in another type by the same copy."""
-    lacking = -len(weight) % ALIGNMENT
-    if not lacking:
+    padding = -len(weight) % ALIGNMENT
+    if not padding:
         return weight.to(dtype)
-    rows = weight.new_empty(len(weight) + lacking, weight.shape[1], dtype=dtype)
+    rows = weight.new_empty(len(weight) + padding, weight.shape[1], dtype=dtype)
     rows[: len(weight)] = weight
     rows[len(weight) :] = 0
     return rows

@@ -51,7 +51,7 @@ class StoppedRun:
     """True if the record could be written; otherwise its newest lines are not known."""
 
     @property
-    def kept(self) -> str:
+    def checkpoint_text(self) -> str:
         """The last checkpoint, in words."""
         if self.checkpoint_step is None and not self.is_recorded:
             return "its last checkpoint is not known"
@@ -60,7 +60,7 @@ class StoppedRun:
     def require_all(self) -> None:
         """PartialError: the run may still be active on nodes that did not answer."""
         if self.left:
-            done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
+            done = f"stopped on {', '.join(self.nodes)} ({self.checkpoint_text}), but " if self.nodes else ""
             names = ", ".join(self.left)
             reasons = "".join(f"\n  {name}: {printable(reason)}" for name, reason in self.left.items())
             if self.cluster:

@@ -96,20 +96,20 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         except ConfigurationError as error:
             refusal = error
     # As JSON: whatever would unpickle here would run what a peer sends.
-    told = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
-    told |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
-    heard = json.loads(group.broadcast_text(json.dumps(told)))
+    own = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
+    own |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
+    received = json.loads(group.broadcast_text(json.dumps(own)))
     if refusal:
         raise refusal
-    if heard["refused"]:
+    if received["refused"]:
         raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
-    if heard["step"] and not group.alone:
-        trained.remember(heard)
+    if received["step"] and not group.alone:
+        trained.remember(received)
         if group.place.rank:
-            _prepare_optimizer(trained, heard["settings"], heard["states"])
+            _prepare_optimizer(trained, received["settings"], received["states"])
         send_tensors(_tensors(trained), group)
-    sync = heard["manner"].get("sync", "")
-    return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
+    sync = received["manner"].get("sync", "")
+    return ResumePoint(step=received["step"], cursor=received["cursor"], source=progress.source, sync=sync)
 
 
 def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | None:

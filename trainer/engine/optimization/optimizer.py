@@ -61,7 +61,7 @@ def _compact(hidden: Groups, others: Groups, options: TrainOptions, dtype: torch
     how = FORMATS[options.optimizer_state]
     device = next(chain.from_iterable(group["params"] for group in hidden + others)).device
     worth_it = options.compile is True if device.type == "cpu" else options.compile is not False
-    compiled = worth_it and not options.deterministic and not compiling.what_lacks(device)
+    compiled = worth_it and not options.deterministic and not compiling.missing_requirement(device)
     if options.optimizer == "sgd":
         defaults: dict[str, Any] = {"lr": options.lr, "momentum": MOMENTUM}
         return CompactOptimizer(others, SGD_NESTEROV, defaults, how, compiled=compiled)

@@ -86,7 +86,7 @@ class Sync(ABC):
         """State of this rank alone that a checkpoint must keep: errors not yet sent, its own weights and moments."""
         return {}
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
         """Continue from kept state. `exact`: every rank has its own; otherwise this one has its part of all ranks', and
         `agree` follows. Without collectives: an error is that of the files."""
         return
