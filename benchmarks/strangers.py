@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.lab.chaos import BACK_S, until
 from tests.lab.conftest import NAMES, Orch, a_lab
-from tests.lab.underway import EXACT, Record, Told, records
+from tests.lab.underway import EXACT, Record, Reported, records
 from tests.strangers import attack
 
 WORDS = (*EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", "50")
@@ -74,7 +74,7 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     say(f"a step took {calm:.3f} s before, {under:.3f} s during the attack (medians)")
 
 
-def step_s(events: Sequence[Told], since: float, until: float) -> float:
+def step_s(events: Sequence[Reported], since: float, until: float) -> float:
     at = [one.at for one in events if since <= one.at <= until]
     return statistics.median(after - before for before, after in pairwise(at))
 

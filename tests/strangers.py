@@ -88,8 +88,8 @@ async def _one(
 async def _stay(stream: Stream, act: Callable[[Stream], Awaitable[None]], answers: set[bytes]) -> None:
     """Wait until the connection is ended."""
     await act(stream)
-    while said := await stream[0].read(1000):
-        answers.add(said[:10])
+    while message := await stream[0].read(1000):
+        answers.add(message[:10])
 
 
 async def _silent(_stream: Stream) -> None:

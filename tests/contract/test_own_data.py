@@ -56,8 +56,8 @@ def project(proj: Path, node: str) -> Path:
 
 def test_a_script_reads_its_data_and_nothing_is_copied_twice(proj: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(launch_words("--data", "./data", "--data", "../mydata")) == 0, capsys.readouterr().err
-    said = capsys.readouterr()
-    assert "left out: data" in said.err
+    output = capsys.readouterr()
+    assert "left out: data" in output.err
     for node in ("alpha", "beta"):
         (run,) = project(proj, node).glob("runs/*")
         assert (run / f"out-{node}.txt").is_file()

@@ -61,8 +61,8 @@ def test_it_inherits_no_secret_and_keeps_none_in_its_files(
     container = engine.create(replace(plain, environment=asked))
     engine.start(container)
     assert texts(engine, container, follow=True) == ["token: , asked for: , harmless: hush-hush"]
-    kept = json.loads(files_of(container).launch.read_text())["environment"]
-    assert {name for name, value in kept.items() if value == "hush-hush"} == {"HARMLESS"}
+    saved = json.loads(files_of(container).launch.read_text())["environment"]
+    assert {name for name, value in saved.items() if value == "hush-hush"} == {"HARMLESS"}
     assert processes_folder().joinpath("alpha").stat().st_mode & 0o777 == 0o700
 
 

@@ -118,7 +118,7 @@ def test_words_reach_the_node_as_they_are(folder: Path) -> None:
     assert on("beta", "printf", "%s|", "a b", "$HOME", "it's; true") == "a b|$HOME|it's; true|"
 
 
-def test_a_cut_node_reaches_nobody_until_it_is_healed(
+def test_a_cut_node_reaches_no_other_until_it_is_healed(
     folder: Path, engine: docker.DockerClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alpha, beta = address_of(folder, 0), address_of(folder, 1)

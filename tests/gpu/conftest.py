@@ -95,8 +95,8 @@ def compiler() -> None:
 
     from trainer.engine.hardware.compiling import missing_requirement
 
-    if lacking := missing_requirement(torch.device("cuda")):
-        pytest.skip(lacking)
+    if missing := missing_requirement(torch.device("cuda")):
+        pytest.skip(missing)
 
 
 @pytest.fixture(autouse=True)

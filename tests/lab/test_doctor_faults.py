@@ -71,9 +71,9 @@ def test_a_fleet_in_health_has_no_finding(orch: Orch, figure: Figure) -> None:
 @pytest.mark.parametrize(("batch", "fault"), ALL, ids=[f"{batch}: {fault.what}" for batch, fault in ALL])
 def test_a_fault_is_found_and_named_with_its_fix(seen: LookAt, batch: str, fault: Fault) -> None:
     found = seen(batch)
-    told = found.of(fault.finds, fault.node)
-    assert told, [f"{one['id']} {one['node']}" for one in found.findings]
-    (finding,) = told
+    reported = found.of(fault.finds, fault.node)
+    assert reported, [f"{one['id']} {one['node']}" for one in found.findings]
+    (finding,) = reported
     assert fault.fix in finding["fix"]
     assert fault.says in finding["message"]
 

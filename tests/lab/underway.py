@@ -65,7 +65,7 @@ PROBE = Program(
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """An event, with the time and the node of its line."""
 
     at: float
@@ -81,13 +81,15 @@ class Record:
     orch: Orch
     run_id: str
 
-    def events(self, *kinds: str) -> list[Told]:
+    def events(self, *kinds: str) -> list[Reported]:
         """List events in order of time; all kinds where none is named."""
         found = []
         for line in RunStore(records(self.orch) / self.run_id).lines():
-            if told := _told(line):
-                found.append(told)
-        return sorted((told for told in found if told.kind in kinds or not kinds), key=lambda told: told.at)
+            if reported := _event(line):
+                found.append(reported)
+        return sorted(
+            (reported for reported in found if reported.kind in kinds or not kinds), key=lambda reported: reported.at
+        )
 
     def step(self) -> int:
         """The newest that rank 0 has told."""
@@ -96,7 +98,7 @@ class Record:
 
     def losses(self) -> dict[int, float]:
         """Collect the last reported loss of each step: a resumed run reports some of them again."""
-        return {int(told.values["step"]): told.values["loss"] for told in self.events("step")}
+        return {int(event.values["step"]): event.values["loss"] for event in self.events("step")}
 
 
 @dataclass
@@ -113,7 +115,7 @@ class Underway:
     def record(self) -> Record:
         return Record(self.orch, self.run_id)
 
-    def events(self, *kinds: str) -> list[Told]:
+    def events(self, *kinds: str) -> list[Reported]:
         return self.record.events(*kinds)
 
     def losses(self) -> dict[int, float]:
@@ -122,8 +124,8 @@ class Underway:
     def until(self, true: Callable[[], object], what: str, timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not true():
-            assert self.process.poll() is None, f"it ended before {what}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"{what} did not come:\n{self.said()}"
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.log_text()}"
+            assert time.monotonic() < deadline, f"{what} did not come:\n{self.log_text()}"
             time.sleep(LOOK_S)
 
     def until_step(self, step: int) -> None:
@@ -136,15 +138,15 @@ class Underway:
         assert first
         return first.at - at
 
-    def _first_step(self, at: float) -> Told | None:
-        resumed = next((told for told in self.events("resumed") if told.at > at), None)
-        return next((told for told in self.events("step") if resumed and told.at >= resumed.at), None)
+    def _first_step(self, at: float) -> Reported | None:
+        resumed = next((event for event in self.events("resumed") if event.at > at), None)
+        return next((event for event in self.events("step") if resumed and event.at >= resumed.at), None)
 
     def end(self, timeout_s: float = 240) -> int:
         """Its exit code."""
         return self.process.wait(timeout_s)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text("utf-8", "replace")[-6000:]
 
 
@@ -183,11 +185,11 @@ def _new(orch: Orch, before: set[str], name: str) -> str:
     )
 
 
-def _told(line: RunLine) -> Told | None:
+def _event(line: RunLine) -> Reported | None:
     try:
         values = json.loads(line.text.partition("@orch ")[2])
         at = datetime.fromisoformat(line.time[:26].rstrip("Z") + "+00:00").timestamp()
-        return Told(at=at, node=line.node, kind=values["event"], values=values)
+        return Reported(at=at, node=line.node, kind=values["event"], values=values)
     except (ValueError, KeyError, TypeError):
         return None
 

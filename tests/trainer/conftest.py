@@ -124,9 +124,9 @@ def child_environ() -> dict[str, str]:
 def _child_environ() -> dict[str, str]:
     """Return the environment of a container, and no more: no HOME, no locale, no name for the user."""
     passed_on = ("PATH", "LD_LIBRARY_PATH", "CXX", "CC", "CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
-    kept = {name: os.environ[name] for name in passed_on if name in os.environ}
+    saved = {name: os.environ[name] for name in passed_on if name in os.environ}
     return {
-        **kept,
+        **saved,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONWARNINGS": "default",
         "GLOO_SOCKET_IFNAME": "lo",

@@ -157,7 +157,7 @@ class Observed(Workload):
                 self.model.up.weight.mul_(1.05)
         slower = 4 if 0 < self._slower_after < self._passes else 1
         time.sleep(slower * self._sample_s * len(x))
-        told = {
+        reported = {
             "indices": indices.tolist(),
             "positions": positions.tolist(),
             "kernels": [name for name, enabled in KERNELS.items() if enabled()],
@@ -166,7 +166,7 @@ class Observed(Workload):
             "noise": float(torch.rand(())),
         }
         with self._seen.open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(reported) + "\n")
         return (weights * (model(x).float() - y) ** 2).sum()[None]
 
     def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
@@ -197,8 +197,8 @@ def same(one: object, other: object) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    told, wishes = (json.loads(word) for word in argv)
-    options = TrainOptions(**{**told, "run_dir": Path(told["run_dir"])})
+    data, wishes = (json.loads(word) for word in argv)
+    options = TrainOptions(**{**data, "run_dir": Path(data["run_dir"])})
     place = RankInfo.from_environ(os.environ)
     return loop.train(lambda: Observed(options, Wishes(**wishes), place), options, place)
 

@@ -157,8 +157,8 @@ def refused(folder: Path, group: Group) -> str:
 def main(folder: Path, until: int) -> int:
     place = RankInfo.from_environ(os.environ)
     with gathered(place) as group:
-        told = {"differing": train_all(folder, group, until), "refused": refused(folder, group)}
-        sys.stdout.write(json.dumps({"rank": place.rank, **told}) + "\n")
+        reported = {"differing": train_all(folder, group, until), "refused": refused(folder, group)}
+        sys.stdout.write(json.dumps({"rank": place.rank, **reported}) + "\n")
         sys.stdout.flush()
         group.barrier()
     return leave(place, 0)

@@ -238,21 +238,21 @@ def main(folder: Path) -> int:
     place = RankInfo.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     group = Group(place=place, backend="gloo", device=torch.device("cpu")).aware_of_nodes()
-    told: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
+    reported: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
     for way in WAYS:
-        told[way] = {"alike": alike(way, group), "error": error(way, group)}
-        told[way]["resumed"] = resumed(way, group, folder / way / "same")
-        told[way]["flat"] = between_nodes(way, group, two_levels=False)
-        told[way]["sent"] = between_nodes(way, group, two_levels=True)
+        reported[way] = {"alike": alike(way, group), "error": error(way, group)}
+        reported[way]["resumed"] = resumed(way, group, folder / way / "same")
+        reported[way]["flat"] = between_nodes(way, group, two_levels=False)
+        reported[way]["sent"] = between_nodes(way, group, two_levels=True)
     before = {way: left(way, group, folder / way / "fewer") for way in WAYS}
     group.barrier()
     # torch names groups by how many a process has made: no larger one can follow.
     some = group.subgroup(range(place.world_size - 1))
     if some:
         for way in WAYS:
-            told[way] |= fewer(way, some, folder / way / "fewer", before[way])
+            reported[way] |= fewer(way, some, folder / way / "fewer", before[way])
     if place.rank == 0:
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(reported) + "\n")
     group.barrier()
     return leave(place, 0)
 

@@ -100,13 +100,13 @@ class Node:
                 self.lines.append(line.rstrip("\n"))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        told = [json.loads(line[6:]) for line in list(self.lines) if line.startswith("@orch ")]
-        return [event for event in told if event["event"] == kind]
+        data = [json.loads(line[6:]) for line in list(self.lines) if line.startswith("@orch ")]
+        return [event for event in data if event["event"] == kind]
 
     def stands_in(self, function: str) -> bool:
         """Return whether its rank does, as its agent told last."""
-        told = self.events("stacks")[-1:]
-        return any(frame.endswith(f" in {function}") for event in told for frame in event["ranks"][0]["frames"][:1])
+        reported = self.events("stacks")[-1:]
+        return any(frame.endswith(f" in {function}") for event in reported for frame in event["ranks"][0]["frames"][:1])
 
 
 def wait_until(true: Callable[[], object], nodes: Iterable[Node], timeout_s: float) -> None:
@@ -222,11 +222,11 @@ def test_each_node_samples_its_resources(lan: Lan, monkeypatch: pytest.MonkeyPat
     lan.until(lambda: all(node.events("resources") for node in lan.nodes.values()))
     lan.finish()
     for rank, node in lan.nodes.items():
-        told = node.events("resources")[0]
-        assert (told["node"], told["node_rank"]) == (NAMES[rank], rank)
-        assert 0 < told["ram_used_mib"] <= told["ram_limit_mib"]
-        kept = (lan.folder / f"resources-{rank}.jsonl").read_text().splitlines()
-        assert len(kept) >= 5 * len(node.events("resources"))
+        reported = node.events("resources")[0]
+        assert (reported["node"], reported["node_rank"]) == (NAMES[rank], rank)
+        assert 0 < reported["ram_used_mib"] <= reported["ram_limit_mib"]
+        saved = (lan.folder / f"resources-{rank}.jsonl").read_text().splitlines()
+        assert len(saved) >= 5 * len(node.events("resources"))
 
 
 def test_a_killed_rank_is_named_and_all_start_again(lan: Lan) -> None:
@@ -329,7 +329,7 @@ def test_a_frozen_rank_is_ended_and_all_start_again(lan: Lan) -> None:
     lan.finish()
 
 
-def test_where_each_rank_stands_is_told_before_anybody_is_killed(lan: Lan) -> None:
+def test_the_position_of_each_rank_is_reported_before_any_is_killed(lan: Lan) -> None:
     lan.options = (*lan.options, "--frozen", "60", "--stuck", "2")
     (lan.folder / "hold").touch()
     lan.start()
@@ -441,7 +441,7 @@ def test_a_node_that_is_silent_for_long_is_waited_for(lan: Lan) -> None:
     lan.finish()
 
 
-def test_all_are_told_to_stop(lan: Lan) -> None:
+def test_all_are_asked_to_stop(lan: Lan) -> None:
     lan.start()
     lan.until_generation(1)
     for node in lan.nodes.values():
@@ -451,7 +451,7 @@ def test_all_are_told_to_stop(lan: Lan) -> None:
     assert not list(lan.folder.glob("over-*"))  # it may continue
 
 
-def test_one_is_told_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
+def test_one_is_asked_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
     """Its machine is shut down, say, and comes back."""
     lan.start()
     lan.until_generation(1)
@@ -464,7 +464,7 @@ def test_one_is_told_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
     lan.finish()
 
 
-def test_told_to_stop_while_it_waits(lan: Lan) -> None:
+def test_asked_to_stop_while_it_waits(lan: Lan) -> None:
     lan.start(0)
     lan.until(lan.listens)
     lan.nodes[0].process.terminate()

@@ -121,7 +121,7 @@ def _small_disk(size: str, at: Path, *commands: Any) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("wish", ["--checkpoint-async", "--no-checkpoint-async"])
-def test_a_full_disk_ends_the_run_and_the_last_good_one_is_kept(
+def test_a_full_disk_ends_the_run_and_the_last_good_one_stays(
     wish: str,
     train_command: Callable[[Path], list[str]],
     child_environ: dict[str, str],
@@ -138,11 +138,11 @@ def test_a_full_disk_ends_the_run_and_the_last_good_one_is_kept(
     if ran.returncode in (1, 99) and "@orch" not in ran.stdout:
         pytest.skip(f"no mount namespaces here: {ran.stderr}")
     assert ran.returncode == 1, ran.stderr
-    told = Result(code=1, out=ran.stdout, err=ran.stderr)
-    written = [event["step"] for event in told.events("checkpoint")]
+    reported = Result(code=1, out=ran.stdout, err=ran.stderr)
+    written = [event["step"] for event in reported.events("checkpoint")]
     assert len(written) > 1
     failed = f"No space left on device for the checkpoint of step {written[-1] + 5} in {root}"
-    (event,) = told.events("failed")
+    (event,) = reported.events("failed")
     assert event["message"].startswith(failed)
     assert f"the checkpoint of step {written[-1]} is kept" in event["message"]
     listed = [line for line in ran.stdout.splitlines() if line.startswith((".tmp", "step-"))]
@@ -174,8 +174,8 @@ def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     )
     if "first" not in ran.stdout:
         pytest.skip(f"no mount namespaces here: {ran.stderr}")
-    told = Result(code=0, out=ran.stdout, err=ran.stderr)
-    once, again = told.events("finished")
+    reported = Result(code=0, out=ran.stdout, err=ran.stderr)
+    once, again = reported.events("finished")
     assert "No space left on device" in once["reason"]
     assert once["outcome"] == "configuration"
     assert again == {**once, "t": again["t"], "generation": 0}

@@ -37,7 +37,7 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?); there are gpt2, vision,"),
         ("gpt2 smaple", "(did you mean sample?)"),
@@ -54,10 +54,12 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
         ("gpt2 sample", "the following arguments are required: --checkpoint, --prompt"),
     ],
 )
-def test_what_the_trainer_would_refuse(words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_trainer_would_refuse(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = ask(*words.split())
-    assert said in found.refused
+    assert message in found.refused
     assert found.code == 2
 
 

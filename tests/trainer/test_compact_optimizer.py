@@ -179,7 +179,7 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
     optimizer = built(net, kind, how)
     scaler = LossScaler("cpu", enabled=dtype is torch.float16)
     assert skips_on_device(optimizer)
-    weights, kept = [], []
+    weights, saved = [], []
     for void in (True, False, True):
         scaler.scale(net(torch.arange(16)).square().sum()).backward()
         scaler.unscale_(optimizer)
@@ -189,14 +189,14 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         weights.append(copy.deepcopy(net.state_dict()))
-        kept.append(copy.deepcopy(optimizer.state_dict()["state"]))
+        saved.append(copy.deepcopy(optimizer.state_dict()["state"]))
     assert same(weights[0], a_net().state_dict())
     assert not any(
-        value.any() for one in kept[0].values() for name, value in one.items() if not name.endswith(EXPONENTS)
+        value.any() for one in saved[0].values() for name, value in one.items() if not name.endswith(EXPONENTS)
     )
     assert not same(weights[1], weights[0])
     assert same(weights[2], weights[1])
-    assert same(kept[2], kept[1])
+    assert same(saved[2], saved[1])
 
 
 # ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────
@@ -229,10 +229,10 @@ def test_a_checkpoint_of_another_format_is_converted_and_named(kind: str, before
     saved = copy.deepcopy(optimizer.state_dict())
     changed = built(other, kind, after)
     other.load_state_dict(net.state_dict())
-    said = load_optimizer(changed, copy.deepcopy(saved))
-    assert said == (f"optimizer state: {before} in the checkpoint, {after} from now on" if before != after else "")
-    kept = {name: tuple(value.shape) for name, value in saved["state"][0].items() if value.dim()}
-    for name, shape in kept.items():
+    message = load_optimizer(changed, copy.deepcopy(saved))
+    assert message == (f"optimizer state: {before} in the checkpoint, {after} from now on" if before != after else "")
+    stored = {name: tuple(value.shape) for name, value in saved["state"][0].items() if value.dim()}
+    for name, shape in stored.items():
         if not name.endswith(EXPONENTS):
             assert tuple(changed.state_dict()["state"][0][name].shape) == shape
     expected, found = train(net, optimizer, range(5, 12)), train(other, changed, range(5, 12))

@@ -95,7 +95,7 @@ def gradients_of_blocks() -> tuple[int, list[int], list[float]]:
     return counters["stats"]["unique_graphs"], order, [ends[b] / total for b in order]
 
 
-def test_what_lacks(tmp_path: Path) -> None:
+def test_missing_requirements(tmp_path: Path) -> None:
     assert "g++ is not there" in compiling.missing_requirement(CPU, {}, lambda name: None, tmp_path)
     assert "clang++ is not there" in compiling.missing_requirement(CPU, {"CXX": "clang++"}, lambda name: None, tmp_path)
     assert "Python.h is not there" in compiling.missing_requirement(CPU, {}, lambda name: f"/bin/{name}", tmp_path)
@@ -151,8 +151,8 @@ def compare_checkpointed() -> None:
 
 def test_where_it_cannot_be_the_model_stays_as_it_is() -> None:
     model = nn.Linear(2, 2)
-    lacking = compiling.compile_in_place(model, torch.device("cuda", 0))
-    if not lacking:
+    missing = compiling.compile_in_place(model, torch.device("cuda", 0))
+    if not missing:
         pytest.skip("this machine has what a GPU needs")
     assert model(torch.ones(1, 2)).shape == (1, 2)
     assert model._compiled_call_impl is None

@@ -55,8 +55,8 @@ class Meeting:
 
     def after(self, seconds: float, *alive: int) -> list[Order]:
         self.now += seconds
-        heard = [order for rank in alive for order in self.coordinator.alive(rank, self.now)]
-        return [*heard, *self.coordinator.tick(self.now)]
+        received = [order for rank in alive for order in self.coordinator.alive(rank, self.now)]
+        return [*received, *self.coordinator.tick(self.now)]
 
     def ended(self, rank: int, how: RankExit) -> list[Order]:
         return self.coordinator.ended(rank, how, self.now)
@@ -68,7 +68,7 @@ def begun() -> Meeting:
     return meeting
 
 
-def test_nobody_starts_before_all_are_there() -> None:
+def test_no_node_starts_before_all_are_there() -> None:
     meeting = Meeting()
     assert meeting.coordinator.ready(2, 0, meeting.now) == []
     assert meeting.coordinator.ready(0, 0, meeting.now) == []
@@ -113,7 +113,7 @@ def test_where_all_only_lost_somebody_it_does_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "configuration"])
-def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
+def test_what_a_person_must_fix_is_not_tried_again(kind: Outcome) -> None:
     meeting = begun()
     meeting.ended(0, LOST)
     own = rank_exit(kind, "beta", rank=1, reason="ValueError: no")
@@ -160,7 +160,7 @@ def test_closed_ports_end_the_run_unless_another_ranks_end_explains_them() -> No
     assert meeting.ended(1, mesh) == []  # told too late: it follows from the end that was decided on
 
 
-def test_a_users_error_told_too_late_is_told_all_the_same() -> None:
+def test_a_users_error_reported_too_late_is_reported_all_the_same() -> None:
     """Its node was cut off when it failed, and the others are gathering for the next try."""
     meeting = begun()
     meeting.coordinator.gone(1, meeting.now)
@@ -203,7 +203,7 @@ def test_a_node_that_goes_in_peace_is_waited_for_and_costs_no_restart() -> None:
     assert meeting.coordinator.over is None
 
 
-def test_a_short_silence_is_told_and_nothing_is_broken() -> None:
+def test_a_short_silence_is_reported_and_nothing_is_broken() -> None:
     meeting = begun()
     assert meeting.after(STALLED_S + 1, 1) == [Notice(event=NodesStalled(nodes=("gamma",), seconds=9))]
     assert meeting.after(1, 1) == []

@@ -88,7 +88,7 @@ def test_groups_begin_with_steps_again_after_a_change() -> None:
     assert np.median(spreads[samples // 48 :]) < 5
 
 
-def test_sizes_of_steps_are_kept_until_they_change() -> None:
+def test_sizes_of_steps_stay_until_they_change() -> None:
     assert changed_steps([], 0, 8) == [(0, 8)]
     assert changed_steps([(0, 8)], 0, 6) == [(0, 6)]
     assert changed_steps([(0, 8)], 80, 8) == [(0, 8)]

@@ -49,7 +49,7 @@ def gradient(run_dir: Path, workload: Workload) -> dict[str, Tensor]:
     optimizer = build_optimizer(workload.model, workload.parameter_groups(), OPTIONS, torch.float32)
     optimizer.load_state_dict(state(run_dir, 1)["optimizer"])
     names = {parameter: name for name, parameter in workload.model.named_parameters()}
-    return {names[parameter]: kept["momentum_buffer"].double() for parameter, kept in optimizer.state.items()}
+    return {names[parameter]: saved["momentum_buffer"].double() for parameter, saved in optimizer.state.items()}
 
 
 def error(found: dict[str, Tensor], loss: Tensor, model: nn.Module) -> float:

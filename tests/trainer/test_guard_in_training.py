@@ -30,9 +30,9 @@ def moved(run_dir: Path, step: int) -> bool:
 def test_nan_stops_before_it_is_in_the_weights(observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 1, NAN, **PAIRS)
     assert run.code == 1
-    told = run.events("failed")[0]["message"]
-    assert told.startswith(f"the loss is nan at step {BAD} on rank 0: try a smaller --lr")
-    assert told in run.err
+    reported = run.events("failed")[0]["message"]
+    assert reported.startswith(f"the loss is nan at step {BAD} on rank 0: try a smaller --lr")
+    assert reported in run.err
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == f"step-{BAD - 1:08d}"
 
 

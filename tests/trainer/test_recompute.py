@@ -67,7 +67,7 @@ def trained(name: str, how: Recompute, dropout: float, *, compiled: bool = False
 
 @pytest.mark.parametrize("how", ["selective", 2, 1])
 @pytest.mark.parametrize("name", MODELS)
-def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) -> None:
+def test_less_memory_is_used_and_the_gradients_are_the_same(name: str, how: Recompute) -> None:
     usual, expected = trained(name, 0, 0.1)
     frugal, found = trained(name, how, 0.1)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
@@ -142,8 +142,8 @@ def test_the_forecast_of_memory_knows_each_way() -> None:
         training = replace(usual, gradient_checkpointing=how)
         return forecast_memory(training, ranks=1, world_size=1, first=True).parts["activations"]
 
-    kept = {how: activations(how) / activations(0) for how in ("selective", 3, 2, 1)}
-    assert kept == {
+    saved = {how: activations(how) / activations(0) for how in ("selective", 3, 2, 1)}
+    assert saved == {
         "selective": pytest.approx(0.71, abs=0.03), 3: pytest.approx(0.77, abs=0.03), 2: pytest.approx(0.6, abs=0.03),
         1: pytest.approx(0.14, abs=0.03),
     }  # fmt: skip

@@ -35,7 +35,7 @@ def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path:
     """1, then 3, then 2 ranks, then 1 again, each stopped within an epoch: the undisturbed run of one rank."""
     whole = observe(tmp_path / "whole", **COMMON, max_steps=STEPS)
     losses: dict[int, float] = {}
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     first = 0
     for ranks, workers, last in ((1, 0, 2), (3, 2, 5), (2, 0, 7), (1, 2, STEPS)):
         part = observe(tmp_path / "parts", ranks, **COMMON, max_steps=last, num_workers=workers)
@@ -47,9 +47,9 @@ def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path:
             begin, end = PER_STEP * rank // ranks, PER_STEP * (rank + 1) // ranks
             shares = [PER_STEP * step + place for step in range(first, last) for place in range(begin, end)]
             assert [position for position, _ in own] == shares
-            told += own
+            reports += own
         first = last
-    assert sorted(told) == expected()
+    assert sorted(reports) == expected()
     assert len(losses) == STEPS
     assert losses == pytest.approx(whole.losses(), rel=1e-6)
 

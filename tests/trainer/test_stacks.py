@@ -63,7 +63,7 @@ def test_why_a_frozen_rank_was_killed() -> None:
     )
 
 
-def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
+def test_no_process_is_signalled_that_would_die_of_it(tmp_path: Path) -> None:
     """Such as this very process, which has no handler."""
     (tmp_path / "0.stack").write_text(f"{os.getpid():>10}\n")
     (stack,) = stacks.StackRequest(tmp_path, 0).answer(0) or ()

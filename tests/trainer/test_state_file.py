@@ -107,8 +107,8 @@ def test_state_of_other_shapes_is_named_with_its_file_and_node(
         def state(self) -> dict[str, torch.Tensor]:
             return {"unsent": torch.zeros(3)}
 
-        def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
-            for one in kept:
+        def restore(self, stored: Sequence[RankState], *, exact: bool) -> None:
+            for one in stored:
                 torch.zeros(3 if exact else 4).copy_(one.state["unsent"])
 
     folder = tmp_path / "ranks" / "step-00000004"

@@ -68,7 +68,7 @@ def test_what_is_not_compressed_is_the_mean() -> None:
         assert torch.allclose(got[at], mean, atol=1e-6) == (at not in COMPRESSED)
 
 
-def test_two_collectives_of_the_size_that_is_told() -> None:
+def test_two_collectives_of_the_reported_size() -> None:
     ranks = Ranks(2)
     ranks.reduce(gradients(2))
     p_and_whole = 2 * (40 + 8 + 64) + 30 + 1 + 6
@@ -94,8 +94,8 @@ def test_the_sum_of_what_is_applied_follows_the_sum_of_what_was_given() -> None:
     for step in range(1, 201):
         arrived += ranks.reduce(given)[0][0]
         owed.append((step * wanted - arrived).norm().item())
-    kept = torch.stack([each.state_dict()["residuals"][0] for each in ranks.low_rank]).mean(0)
-    torch.testing.assert_close(arrived + kept, 200 * wanted, rtol=1e-3, atol=1e-2)
+    saved = torch.stack([each.state_dict()["residuals"][0] for each in ranks.low_rank]).mean(0)
+    torch.testing.assert_close(arrived + saved, 200 * wanted, rtol=1e-3, atol=1e-2)
     assert max(owed[100:]) <= 1.2 * max(owed[:100])
 
 

@@ -213,8 +213,8 @@ def test_a_folder_is_surveyed_once(tmp_path: Path) -> None:
     assert (found.samples("train"), found.samples("validation")) == (60, 12)
     assert found.positives == {"train": 20, "validation": 4}
     assert (found.event_kinds, found.features) == (60, 1)
-    kept = tmp_path / "lstm-traces-index.json"
-    kept.write_text(kept.read_text().replace('"event_kinds": 60', '"event_kinds": 61'))
+    saved = tmp_path / "lstm-traces-index.json"
+    saved.write_text(saved.read_text().replace('"event_kinds": 60', '"event_kinds": 61'))
     assert open_folder(tmp_path, "lstm").event_kinds == 61, "read from what was kept"
     write(tmp_path / "train", (30, 31))
     assert open_folder(tmp_path, "lstm").event_kinds == 61, "surveyed again: a file has changed"

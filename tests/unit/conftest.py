@@ -101,10 +101,10 @@ def orch(
             spawning_by(lambda argv, _log, _variables: supervisors.append(tuple(argv))),
         ):
             code = main(argv)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
         assert [file.read_text() for file in crashes_folder().glob("*")] == []
-        return Ran(code, said.out, said.err, tuple(asked))
+        return Ran(code, output.out, output.err, tuple(asked))
 
     return run
 

@@ -130,7 +130,7 @@ class Machine:
                 return 0, "", ""
             argv = ("sudo", *words)
         if "sh" in argv and setup_probe.SCRIPT in argv:
-            return 0, self._told(as_root=asks or self.rights in ("root", "free")), ""
+            return 0, self._sudo_answer(as_root=asks or self.rights in ("root", "free")), ""
         self.commands.append(tuple(argv))
         if self.locked and "apt-get" in argv:
             return 100, "", self.locked.pop(0)
@@ -169,7 +169,7 @@ class Machine:
         for package in packages:
             self.programs.update(PROGRAM_OF.get(package, ()))
 
-    def _told(self, *, as_root: bool) -> str:
+    def _sudo_answer(self, *, as_root: bool) -> str:
         distribution, _, version = self.system.partition(" ")
         lines = [
             *(f"user={self.user}", f"groups={' '.join(sorted(self.groups))}", f"rights={self.rights}"),

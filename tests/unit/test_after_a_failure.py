@@ -112,10 +112,10 @@ def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
     over = {"outcome": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
     here = lan.lan(*THREE, says=(MISSING, lan.event("finished", **over, reason=MISSING[9:])), ends_with=3)
     assert orch("launch", "--no-supervise", "--name", "x", on=here).code == 1
-    told = orch("why", on=here).out
-    assert "the container on alpha has no file /workspace/code/trian.py" in told
-    assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told
-    assert "orch launch --workdir FOLDER -- python SCRIPT" in told
+    shown = orch("why", on=here).out
+    assert "the container on alpha has no file /workspace/code/trian.py" in shown
+    assert "  evidence  python: can't open file '/workspace/code/trian.py'" in shown
+    assert "orch launch --workdir FOLDER -- python SCRIPT" in shown
     cause = json_data(orch("why", "--json", on=here).out)["failure"]["cause"]
     assert (cause["id"], cause["owner"]) == ("start.script_missing", "configuration")
 

@@ -78,7 +78,7 @@ def test_each_attempt_has_another() -> None:
     assert not set(first.tokens.values()) & set(second.tokens.values())
 
 
-def test_a_node_alone_has_nobody_to_know() -> None:
+def test_a_node_alone_has_no_other_to_know() -> None:
     keeper = Keeper(THREE[:1])
     launch(keeper.here.nodes, plan_of(0, THREE[:1]))
     assert keeper.tokens == {}

@@ -45,9 +45,9 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     def run(*argv: str) -> Ran:
         with connecting_by(here.connect):
             code = main(["checkpoints", *argv])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Ran(code, said.out, said.err)
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Ran(code, output.out, output.err)
 
     return run
 
@@ -104,7 +104,7 @@ def test_verify_finds_what_ls_does_not(orch: Orch, here: Shelves) -> None:
     assert orch("verify", "--step", "61").code == 3
 
 
-def test_a_node_that_does_not_answer_is_said(orch: Orch, here: Shelves) -> None:
+def test_a_node_that_does_not_answer_is_reported(orch: Orch, here: Shelves) -> None:
     here.nodes["gamma"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="gamma")
     ran = orch("verify")
     assert (ran.code, "note: gamma: no answer in 5 s" in ran.err) == (5, True)
@@ -163,8 +163,8 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     assert (none.code, "found under runs in this folder" in none.err) == (3, True)
     assert orch("pull", "--to", "kept").code == 0
     assert orch("pull", "--to", "kept", "--step", "60").code == 0
-    kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
-    flip(kept / "step-00000080" / "state.pt")
+    saved = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
+    flip(saved / "step-00000080" / "state.pt")
     older = orch("push", "--from", "kept", "--to", "gamma", "--json")
     assert (json_data(older.out)["step"], json_data(older.out)["newer"]) == (60, 80)
     assert "state.pt has changed since it was written" in older.err

@@ -184,7 +184,7 @@ def test_without_a_terminal_nothing_is_changed_unless_it_is_granted(
 
 
 @each_way
-def test_somebody_who_says_no_is_heard(
+def test_an_answer_of_no_is_obeyed(
     orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
 ) -> None:
     here, words, changes = SCENES[command](orch, tmp_path)

@@ -220,15 +220,19 @@ def test_tests_named_in_documents_exist() -> None:
     functions: dict[str, set[str]] = {}
     for path in ROOT.glob("tests/**/test_*.py"):
         functions.setdefault(path.name, set()).update(defined(path))
-    told = [
+    named = [
         (name_of(document), file, name)
         for document in DOCUMENTS
         for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
         for name in re.findall(r"test_\w+", names) or [""]
         if file not in ("test_ddp.py", "test_iterable_dataset.py")  # scripts of the original guides
     ]
-    assert len(told) > 200
-    missing = [told for told in told if told[1] not in functions or (told[2] and told[2] not in functions[told[1]])]
+    assert len(named) > 200
+    missing = [
+        (document, file, name)
+        for document, file, name in named
+        if file not in functions or (name and name not in functions[file])
+    ]
     assert missing == []
 
 

@@ -176,8 +176,8 @@ def test_5_a_node_that_may_hold_a_rank_does_not_answer(orch: Orch) -> None:
     here.nodes["beta"].engine.failures["containers"] = NodeUnreachableError("no answer in 5 s", node="beta")
     status = orch("status", "--json", on=here)
     data = json_data(status.out)
-    told = [(one["code"], one["node"]) for one in data["conditions"]]
-    assert (status.code, data["state"], told) == (5, "running", [("node_silent", "beta")])
+    reported = [(one["code"], one["node"]) for one in data["conditions"]]
+    assert (status.code, data["state"], reported) == (5, "running", [("node_silent", "beta")])
     assert orch("stop", on=here).code == 5
 
 

@@ -278,7 +278,7 @@ def test_a_run_of_another_computer_is_resumed_after_a_look_at_all_of_it(orch: Or
     assert own.environment.get("LANG") != "xx_XX"
 
 
-def test_or_after_all_of_it_was_said_as_the_refusal_writes_it(orch: Orch) -> None:
+def test_or_after_all_of_it_was_given_as_the_refusal_writes_it(orch: Orch) -> None:
     here = lan.lan(*THREE)
     plan = lan.plan(THREE[:2], **LAUNCHED)
     left(here, plan)
@@ -308,9 +308,9 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     problems = ran.err.partition("you have not agreed to here\n")[2]
     assert problems.startswith("  --secret KEY\n  --secret HF_TOKEN\n  --env 'GH_TOKEN=…'\n  --mount /:/host\n")
     mine = ("--secret", "HF_TOKEN", "--secret", f"KEY={tmp_path / 'mine.pem'}", "--env", "GH_TOKEN=another-one")
-    said = (*mine, "--mount", "/srv:/data:ro", "--nodes", "alpha", "--profile", "cpu", "--", "gpt2")
+    message = (*mine, "--mount", "/srv:/data:ro", "--nodes", "alpha", "--profile", "cpu", "--", "gpt2")
     with unopened(made.files):
-        ran = orch(*resume, *said, on=here, says=True)
+        ran = orch(*resume, *message, on=here, says=True)
     assert (ran.code, ran.asked[:1]) == (0, ("Continue with this plan?",)), ran.err  # its environment, its code
     for line in (
         "command      gpt2",
@@ -335,7 +335,7 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     ],
     ids=["mount", "secret", "variable", "address"],
 )
-def test_each_of_them_alone_has_to_be_said(orch: Orch, claimed: dict[str, Any], option: str) -> None:
+def test_each_of_them_alone_has_to_be_given(orch: Orch, claimed: dict[str, Any], option: str) -> None:
     """A person who answers yes to everything is not asked."""
     here = lan.lan(*THREE)
     plan = lan.plan(THREE[:2], **claimed)

@@ -49,8 +49,8 @@ def hints() -> Iterator[tuple[str, str]]:
                 continue
             named = isinstance(node, ast.keyword) and node.arg in ("hint", "fix")
             text = _text(node.value) if isinstance(node, ast.keyword) and named else ""
-            if isinstance(node, ast.Constant | ast.JoinedStr) and PROPOSED.search(said := _text(node)):
-                text = said
+            if isinstance(node, ast.Constant | ast.JoinedStr) and PROPOSED.search(entry := _text(node)):
+                text = entry
             for line in LINE.findall(text):
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}", END.split(line)[0].split(" # ")[0].strip(" .,")
 

@@ -48,7 +48,7 @@ def place(path: Path) -> str:
 
 
 @pytest.mark.source
-def test_layers_are_kept() -> None:
+def test_layers_are_respected() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     ran = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

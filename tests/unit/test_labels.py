@@ -89,8 +89,8 @@ def test_a_run_is_as_most_of_its_containers_describe_it() -> None:
     """One node with other labels does not rename the run, its user or its size."""
     here = lan.lan(*THREE, ends_with=None)
     for part in lan.plan(THREE).nodes:
-        said = {labels.LABEL_NNODES: "4000", labels.LABEL_USER: "eve"} if part.node == "alpha" else {}
-        container = replace(part.container, labels={**part.container.labels, **said})
+        message = {labels.LABEL_NNODES: "4000", labels.LABEL_USER: "eve"} if part.node == "alpha" else {}
+        container = replace(part.container, labels={**part.container.labels, **message})
         here.nodes[part.node].engine.create(container)
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.user, run.nnodes, len(run.members)) == ("ana", 3, 3)

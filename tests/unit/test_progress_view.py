@@ -48,7 +48,7 @@ class Screen:
         return self.file.getvalue().splitlines()
 
 
-def test_a_transfer_is_said_now_and_then_and_at_its_end() -> None:
+def test_a_transfer_is_reported_now_and_then_and_at_its_end() -> None:
     screen = Screen()
     with screen.view as view:
         for done in range(0, 400_000_001, 1_000_000):

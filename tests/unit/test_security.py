@@ -298,7 +298,7 @@ def opening(source: str) -> list[str]:
     return sorted(found)
 
 
-def test_nobody_listens_but_who_must() -> None:
+def test_no_module_listens_but_those_that_must() -> None:
     found = {place(path): opening(path.read_text("utf-8")) for path in SOURCES}
     named = {name: words for name, words in found.items() if words and words != NO_SOCKET.get(name)}
     assert set(named) == set(LISTENS), named
@@ -390,9 +390,9 @@ def refused(**values: object) -> str:
 @pytest.mark.parametrize("key", PLAIN)
 @pytest.mark.parametrize("harm", HARM, ids=ascii)
 def test_what_a_shell_or_terminal_would_read_is_refused_in_every_field(key: str, harm: str) -> None:
-    told = refused(**{key: PLAIN[key] + harm})
-    assert re.match(r"inventory\.yaml:\d+: ", told)
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", told)  # nor is it shown as it is
+    reported = refused(**{key: PLAIN[key] + harm})
+    assert re.match(r"inventory\.yaml:\d+: ", reported)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reported)  # nor is it shown as it is
 
 
 @pytest.mark.parametrize("key", ["address", "user", "jump", "interface", "workspace", "identity"])
@@ -478,22 +478,22 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         "size",
     ],
 )
-def test_a_bomb_goes_off_in_nobodys_hands(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_bomb_does_no_harm(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Refused with exit code 3, in a moment, in little memory, in words that a terminal can show."""
     file = tmp_path / "inventory.yaml"
     file.write_bytes(content)
     assert main(["inventory", "validate", "-i", str(file)]) == 3  # a bomb would take for ever
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ")
-    assert len(told.err) < 10_000
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", told.err + told.out)
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert len(output.err) < 10_000
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", output.err + output.out)
 
 
 # ── what other machines say ──
 
 
 @pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/x", "a/b", "..", ".hidden", "", "a\nb", "a" * 200])
-def test_a_run_whose_id_is_a_path_is_kept_nowhere(run_id: str) -> None:
+def test_a_run_whose_id_is_a_path_is_saved_nowhere(run_id: str) -> None:
     with pytest.raises(ConfigError, match="is not a run id"):
         RunRecord(run_id)
     plan = replace(lan.plan(), run_id=run_id)

@@ -271,7 +271,7 @@ def test_the_token_opens_it_and_requests_pass(board: tuple[SocketServer, str]) -
         ("/data/runs", {"sec_fetch_site": "same-site"}),  # a page of another port
     ],
 )
-def test_nobody_else_reads_it(board: tuple[SocketServer, str], path: str, headers: dict[str, str]) -> None:
+def test_no_other_user_reads_it(board: tuple[SocketServer, str], path: str, headers: dict[str, str]) -> None:
     server, url = board
     if headers:  # with the cookie, which such a request does not even have
         opened = ask(url, "/?" + urlsplit(url).query)

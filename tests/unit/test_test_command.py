@@ -201,7 +201,7 @@ class Rehearsal:
         return self.roll_call.hear(Tick())
 
 
-def test_arrivals_are_told_once_each() -> None:
+def test_arrivals_are_reported_once_each() -> None:
     rehearsal = Rehearsal()
     assert rehearsal.after(2) == []
     rehearsal.there = {"alpha", "gamma"}
@@ -220,7 +220,7 @@ def test_who_stays_away_is_named_within_seconds_of_the_others() -> None:
     assert (caught.value.exit_code, "orch doctor" in caught.value.hint) == (4, True)
 
 
-def test_nobody_comes() -> None:
+def test_no_node_comes() -> None:
     rehearsal = Rehearsal()
     assert rehearsal.after(BEHIND_S + 1) == []
     with pytest.raises(NodeUnreachableError, match="alpha, beta, gamma did not reach"):

@@ -56,6 +56,10 @@ OPENINGS = re.compile(
     r"|Per|That|Through|To|Under|Up|With|Within|Without)\b"
 )
 """Words with which a docstring neither names nor commands anything."""
+ODD_NAMES = re.compile(r"(?:^|_)(?:kept|said|told|heard|lacks?|lacking|mend(?:s|ed|ing)?|anew|nobody)(?=_|$)")
+"""Words in identifiers for which the field has others: saved, printed, reported, received, missing, repair."""
+EXCHANGED = {"lacking", "heard", "LinesNotKept"}
+"""Keys of JSON output, and an event of the public Python API."""
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -68,6 +72,18 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 def idioms(lines: Iterable[tuple[int, str]]) -> list[str]:
     return [f"{number}: {found[0]}" for number, line in lines for found in BANNED.finditer(line)]
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Names that a module defines or assigns, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)):
+                yield node.lineno, name
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -112,3 +128,18 @@ def test_docstrings_stand_alone() -> None:
         if (those := [f"{number}: {text[:60]}" for number, text in docstrings(path) if OPENINGS.match(text)])
     }
     assert found == {}, "begin with an imperative or a noun phrase"
+
+
+def test_names_are_words_of_the_field() -> None:
+    found = {
+        str(path.relative_to(ROOT)): those
+        for path in CODE
+        if (
+            those := [
+                f"{number}: {name}"
+                for number, name in names(path)
+                if name not in EXCHANGED and ODD_NAMES.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+            ]
+        )
+    }
+    assert found == {}, "say saved, printed, reported, received, missing or repair"

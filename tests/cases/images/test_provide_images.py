@@ -45,16 +45,16 @@ class Fleet:
     ) -> None:
         self.controller = FakeNode("controller", engine=controller or engine("controller"))
         self.nodes = [FakeNode(e.node, engine=e, answers=dict(gpus.get(e.node, NO_GPU))) for e in engines]
-        self.told: list[tuple[str, Progress]] = []
+        self.progress: list[tuple[str, Progress]] = []
 
     def provide(self, **options: object) -> tuple[Placed, ...]:
         specs = [NodeSpec(name=node.name, address="10.0.0.1") for node in self.nodes]
         given = BuildOptions(project="maize", **options)  # type: ignore[arg-type]
-        return provide_images(given, specs, self.nodes, self.controller, lambda n, p: self.told.append((n, p)))
+        return provide_images(given, specs, self.nodes, self.controller, lambda n, p: self.progress.append((n, p)))
 
     @property
     def texts(self) -> str:
-        return "\n".join(f"{node}: {progress.text}" for node, progress in self.told)
+        return "\n".join(f"{node}: {progress.text}" for node, progress in self.progress)
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_packages_above_the_cpu_image_never_bring_the_indexs_torchvision() -> No
     assert lines["packages/constraints.txt"].rstrip().endswith(b"+cpu")
 
 
-def test_only_layers_that_a_node_lacks_are_sent() -> None:
+def test_only_layers_missing_on_a_node_are_sent() -> None:
     alpha, bare = engine("alpha"), engine("bare")
     bare.held.clear()
     placed = Fleet(alpha, bare).provide()
@@ -247,8 +247,8 @@ def test_a_failed_build_shows_the_builders_last_lines_without_credentials() -> N
 
 def test_an_image_without_onednn_is_refused() -> None:
     controller = engine("controller")
-    said = '{"python": "3", "torch": "2", "cuda": "", "onednn": false}'
-    controller.programs = lambda spec: (0, said, "")
+    message = '{"python": "3", "torch": "2", "cuda": "", "onednn": false}'
+    controller.programs = lambda spec: (0, message, "")
     with pytest.raises(EngineError, match="not an image of profile cpu"):
         Fleet(engine("alpha"), controller=controller).provide()
 

@@ -76,7 +76,7 @@ BETWEEN_NODES: Mapping[str, tuple[Fault, ...]] = {
     "guests": (
         Fault(
             what="no node reaches another",
-            make=on(network.guests_kept_apart),
+            make=on(network.isolated_clients),
             finds="network.isolated", node="alpha", fix="client isolation", says="no node reaches any other",
         ),
     ),

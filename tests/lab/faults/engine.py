@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tests.lab.faults.lan import IMAGE, USER, Lan, broken, mounted
 
 _STOP = "kill $(cat /var/run/docker.pid); while docker info >/dev/null 2>&1; do sleep 0.1; done"
-_KEPT = "kept:before"
+_OLD = "kept:before"
 
 
 @contextmanager
@@ -53,8 +53,8 @@ def no_docker(lan: Lan, node: str) -> Iterator[None]:
 @contextmanager
 def image_missing(lan: Lan, node: str) -> Iterator[None]:
     """Remove the tag of the image; its layers stay, under a name that no command uses."""
-    make = f"docker tag {IMAGE} {_KEPT}; docker rmi {IMAGE}"
-    with broken(lan, node, make, f"docker tag {_KEPT} {IMAGE}; docker rmi {_KEPT}"):
+    make = f"docker tag {IMAGE} {_OLD}; docker rmi {IMAGE}"
+    with broken(lan, node, make, f"docker tag {_OLD} {IMAGE}; docker rmi {_OLD}"):
         yield
 
 
@@ -82,13 +82,11 @@ def image_with_other_torch(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def _replaced(lan: Lan, node: str, make: str) -> Iterator[None]:
-    lan.root(node, f"docker tag {IMAGE} {_KEPT}; {make}; docker rm fault")
+    lan.root(node, f"docker tag {IMAGE} {_OLD}; {make}; docker rm fault")
     try:
         yield
     finally:
-        undo = (
-            f"other=$(docker inspect -f '{{{{.Id}}}}' {IMAGE}); docker tag {_KEPT} {IMAGE}; docker rmi {_KEPT} $other"
-        )
+        undo = f"other=$(docker inspect -f '{{{{.Id}}}}' {IMAGE}); docker tag {_OLD} {IMAGE}; docker rmi {_OLD} $other"
         lan.root(node, undo)
 
 

@@ -122,12 +122,12 @@ def broken(lan: Lan, node: str, make: str, undo: str) -> Iterator[None]:
 @contextmanager
 def written(lan: Lan, node: str, path: str, text: str, *, mode: str = "644") -> Iterator[None]:
     """A file with this content; what was there comes back. Written in place: some are mounted."""
-    kept = f"/var/tmp/orch-fault{path.replace('/', '_')}"
-    lan.root(node, f"if [ -e {path} ]; then cp -p {path} {kept}; fi; cat > {path}; chmod {mode} {path}", stdin=text)
+    saved = f"/var/tmp/orch-fault{path.replace('/', '_')}"
+    lan.root(node, f"if [ -e {path} ]; then cp -p {path} {saved}; fi; cat > {path}; chmod {mode} {path}", stdin=text)
     try:
         yield
     finally:
-        lan.root(node, f"if [ -e {kept} ]; then cat {kept} > {path}; rm {kept}; else rm -f {path}; fi")
+        lan.root(node, f"if [ -e {saved} ]; then cat {saved} > {path}; rm {saved}; else rm -f {path}; fi")
 
 
 def shim(lan: Lan, node: str, name: str, script: str) -> AbstractContextManager[None]:

@@ -60,7 +60,7 @@ def cut_off_from_peers(lan: Lan, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def guests_kept_apart(lan: Lan) -> Iterator[None]:
+def isolated_clients(lan: Lan) -> Iterator[None]:
     """Isolate the clients: each node reaches the router, and no other node."""
     with ExitStack() as stack:
         for name in NAMES:
