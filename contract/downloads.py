@@ -130,7 +130,7 @@ def encode_manifest(manifest: Manifest) -> str:
 
 
 def decode_manifest(text: str, source: Source) -> Manifest:
-    """ValueError: it is not the manifest of a download of `source`."""
+    """Decode the manifest of a download of `source`. ValueError: the text is no such manifest."""
     try:
         read: dict[str, Any] = json.loads(text)
         files = tuple(CachedFile(**one) for one in read["files"])

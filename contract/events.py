@@ -175,7 +175,7 @@ class StepDone(ProgressEvent, kind="step"):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(ProgressEvent, kind="evaluation"):
-    """`others`: the workload's metrics."""
+    """Result of an evaluation. `others`: the workload's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)

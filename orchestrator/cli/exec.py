@@ -39,7 +39,7 @@ class WordsAfterTarget(TyperCommand):
 
 
 NODES_ALONE = ""
-"""Target of a command line that names nodes by --nodes and no run."""
+"""Target of a command line that has --nodes and no run."""
 
 
 COMMAND_CLASS = WordsAfterTarget

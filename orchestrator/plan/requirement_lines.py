@@ -44,7 +44,7 @@ class Line:
     refusal: str = ""
     """Reason why it cannot be installed in an image."""
     notes: tuple[str, ...] = ()
-    """Changes of the line, and parts of it that will not do what they say."""
+    """Changes that were made to the line, and parts of it that have no effect here."""
 
 
 def read_line(written: str, torch: str) -> Line:

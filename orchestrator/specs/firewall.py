@@ -59,7 +59,7 @@ class Firewall:
     tool: str = ""
     """`ufw`, `firewalld`, `nftables`, `iptables`; empty where none was seen."""
     active: bool | None = None
-    """True if it drops anything; None where it could not be asked without more rights."""
+    """True if it drops packets; None if the user may not query it."""
     openings: tuple[Opening, ...] | None = None
     """All of ufw and firewalld; of nftables and iptables those of orch alone. None where they could not be read."""
     places: tuple[str, ...] = ()

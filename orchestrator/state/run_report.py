@@ -36,7 +36,7 @@ class Machine:
     memory_mib: int
     gpus: tuple[str, ...] = ()
     link_mbit_s: float | None = None
-    """Measured before the first step."""
+    """Rate of its link to the other nodes, measured before the first step."""
     sample_s: float | None = None
     """Seconds for a sample, measured before the first step; of its slowest rank."""
     share: float | None = None

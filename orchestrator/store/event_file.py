@@ -97,8 +97,8 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _choose_journal(database: sqlite3.Connection, *, shared: bool) -> None:
-    """A write-ahead log, which readers do not wait for, where it works: its index is in memory that only processes of
-    one computer share."""
+    """Choose a write-ahead log, for which readers do not wait, where it works: its index is in memory that only
+    processes of one computer share."""
     mode = ""
     with suppress(sqlite3.OperationalError):
         mode = str(database.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}").fetchone()[0])

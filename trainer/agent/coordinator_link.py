@@ -241,7 +241,7 @@ class CoordinatorClient:
             self._connection.send(as_message(SignsReport(generation=generation, signs=signs)))
 
     def progressed(self) -> None:
-        """Nothing to do: checkpoints are written on rank 0's node."""
+        """Ignore progress of this node: checkpoints are written on rank 0's node."""
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
         deadline = time.monotonic() + timeout_s

@@ -12,7 +12,7 @@ from trainer.agent.output_reader import STEP_LIMIT, OutputFigures
 LEAST_S, LEAST_UPDATES = 2.0, 3
 """Time since the first progress, and number of updates, before a time left is estimated."""
 RECENT, RECENT_S, RECENT_UPDATES = 0.1, 30.0, 5
-"""Part of the time so far over which the pace is measured; at least so many seconds and updates, where there are."""
+"""Fraction of the time so far over which the speed is measured, and the least seconds and updates of it."""
 INNER_S = 120.0
 """A counter that has not moved for so long gives way to another, such as the bar of an evaluation within it."""
 

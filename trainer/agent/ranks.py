@@ -44,7 +44,8 @@ from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
 MAX_LINES = 400
-"""Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
+"""Number of newest lines of each stream that stay, so that the output of one rank does not displace the last lines of
+another."""
 MAX_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
 REDRAWN_CHARS = 4096

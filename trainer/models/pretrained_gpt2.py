@@ -61,7 +61,7 @@ def shape_of(source: str, seq_len: int | None = None) -> Gpt2Shape:
 
 
 def weights_of(source: str, shape: Gpt2Shape) -> dict[str, Tensor]:
-    """Weights for `GPT2.load_state_dict`."""
+    """Convert a model of `transformers` to weights for `GPT2.load_state_dict`."""
     theirs = _loaded(GPT2LMHeadModel, source, dtype=torch.float32).state_dict()
     ours = {
         our_name: theirs[their_name].T.contiguous() if transposed else theirs[their_name]

@@ -194,7 +194,7 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
 
 
 def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
-    """The image under its content tag."""
+    """Build the image under the tag of its content, or find it there."""
     if not options.no_cache and (image := _present(node, recipe)):
         notify(node.name, Progress(text=f"{recipe.tag} exists already ({recipe.content[:12]})"))
         return image

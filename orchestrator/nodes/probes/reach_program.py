@@ -29,7 +29,7 @@ DEADLINE_S = 2.0
 DIALS_END_S = 8.0
 GREETING = 16
 PAYLOAD = 64 * 1024
-"""Fills many packets of full size: where these are lost and small ones pass, they show it."""
+"""Bytes that fill many packets of full size: a link that passes only small packets loses them."""
 ENDED = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",

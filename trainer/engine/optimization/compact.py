@@ -349,7 +349,7 @@ class _Workspace:
 
 
 def _own_memory(piece: Piece, count: int) -> tuple[Tensor, Tensor] | None:
-    """Weights and gradients of a part that is nothing but this piece, without a copy."""
+    """Return weights and gradients without a copy, if the part consists of this piece alone."""
     weights, gradient = piece.parameter.detach(), piece.parameter.grad
     plain = gradient is not None and weights.is_contiguous() and gradient.is_contiguous()
     if not plain or gradient is None or piece.end - piece.start != count or weights.dtype is not torch.float32:

@@ -28,9 +28,9 @@ class Page:
     parts: Mapping[str, float]
     """Milliseconds of a step, by the names that the loop gives its parts."""
     operators: Sequence[Operator]
-    """All of them, the longest first."""
+    """All operators, those with the longest time first."""
     memory_mib: float
-    """The most that was held at once."""
+    """Peak of allocated memory."""
     busy: float | None
     """Share of the time in which the GPU computed; None on a CPU."""
     trace: str
