@@ -46,8 +46,8 @@ def dashboard(
 ) -> int:
     """Show nodes, runs, curves, logs, checkpoints and findings on a local web page, until Ctrl-C.
 
-    The printed address holds a token: whoever has it sees the page, and can stop and restart runs there. Looking
-    changes nothing. Nothing is loaded from another host. From another computer: the tunnel that is printed.
+    The printed address holds a token: whoever has it sees the page, and can stop and restart runs there. Viewing
+    changes nothing. Nothing is loaded from another host. From another computer, use the SSH tunnel that is printed.
     """
     from orchestrator.watch.server.address import listening_socket, web_address
 

@@ -52,7 +52,7 @@ def status(
     run: RunArgument = None,
     output: Output,
     watch: float | None = typer.Option(
-        None, "--watch", min=0.2, max=3600, metavar="[SECONDS]", help="Show it again and again (default: every 2 s)."
+        None, "--watch", min=0.2, max=3600, metavar="[SECONDS]", help="Refresh until the run ends (default: every 2 s)."
     ),
     inventory: InventoryOption = None,
 ) -> int:

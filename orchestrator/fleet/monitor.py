@@ -112,7 +112,8 @@ class FleetWatch:
         while not self._closed.is_set():
             samples_file = self._sample_files.get(node.name, "")
             try:
-                reading = samples(node, samples_file=samples_file, folder=self._workspace(node.name))
+                folder = self._specs[node.name].workspace if node.name in self._specs else ""
+                reading = samples(node, samples_file=samples_file, folder=folder)
                 for usage in reading:
                     self._received[node.name] += 1
                     self._queue.put(NodeAnswered(seen=seen_now(), node=node.name, usage=usage))
@@ -135,9 +136,6 @@ class FleetWatch:
             if self._received[node.name] == before and not self._closed.is_set():
                 with suppress(Exception):  # it is broken anyhow
                     node.close()
-
-    def _workspace(self, name: str) -> str:
-        return self._specs[name].workspace if name in self._specs else ""
 
     # ── Runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

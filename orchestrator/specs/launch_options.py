@@ -338,8 +338,8 @@ class LaunchOptions(RunSettings):
         parse=_data,
         repeated=True,
         metavar="[NAME=]DIR",
-        help="Data: copied to nodes without it, where a script finds it by the same path and by ORCH_DATA_DIR, and"
-        " cannot write to it. Repeatable (default: ./Data, if prepared).",
+        help="Folder of data, copied to nodes without it. A script reads it by the same path or by ORCH_DATA_DIR; it is"
+        " read-only. Repeatable (default: ./Data, if prepared).",
     )
     """Folders with data as they were typed."""
     shard: bool = _option(

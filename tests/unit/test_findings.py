@@ -13,7 +13,7 @@ from string import Formatter
 import pytest
 
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.finding_pages import SECTIONS, FindingTexts, all_findings, texts_of
+from orchestrator.specs.finding_pages import FindingTexts, all_findings, texts_of
 from orchestrator.specs.pages import ID, PageEntry, pages_folder
 from tests.each_case import failures_of
 from tests.unit.conftest import Orch, json_data
@@ -27,6 +27,8 @@ AREAS = [
 MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {id: make for area in AREAS for id, make in area.MAKERS.items()}
 NO_FINDING = ("orch.", ".yaml", ".json", ".conf", ".service")
 """Beginnings and ends of constants that look like an id and are none: labels, names of files."""
+SECTIONS = ("What it means", "Why it matters", "How to fix it", "How it was found")
+"""Headings of every explanation, in this order."""
 
 
 def ids_in(path: Path) -> Iterator[str]:
