@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 from benchmarks import gpt2, gpu_levers, pictures, text, waves
 from benchmarks.gpu_parts import PARTS, ROWS, Part, candidate_of, summary
-from benchmarks.side_by_side import LAST_WORDS, ROOT, Comparison, cannot_take_part, host
+from benchmarks.side_by_side import LAST_LINES, ROOT, Comparison, cannot_take_part, host
 from benchmarks.waves import Contestant, Limits
 
 SECONDS, LEVERS_S = 480.0, 200.0
@@ -164,7 +164,7 @@ def _facts_apart(*, rehearsed: bool) -> dict[str, Any]:
         ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=FACTS_S, check=True)
         found: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
     except subprocess.CalledProcessError as error:
-        return {"part": "facts", "problem": str(error), "last_lines": error.stderr.strip().splitlines()[-LAST_WORDS:]}
+        return {"part": "facts", "problem": str(error), "last_lines": error.stderr.strip().splitlines()[-LAST_LINES:]}
     except (subprocess.TimeoutExpired, ValueError) as error:
         return {"part": "facts", "problem": str(error)}
     return found
@@ -236,7 +236,7 @@ def run_tests(logs: Path, limit_s: float, report: waves.Report) -> None:
             finally:
                 waves.kill(process.pid)
         if process.returncode not in (0, 1, 5, -signal.SIGKILL):
-            last = (logs / "tests.log").read_text("utf-8").strip().splitlines()[-LAST_WORDS:]
+            last = (logs / "tests.log").read_text("utf-8").strip().splitlines()[-LAST_LINES:]
             problem = f"pytest: exit code {process.returncode}"
             report({"part": "tests", "name": marks, "problem": problem, "last_lines": last})
     report({"part": "tests", **counts, "cut": cut})

@@ -35,7 +35,7 @@ from benchmarks.report import Result, Round, Table, as_json, markdown
 from benchmarks.stopwatch import Measured
 
 ROOT = Path(__file__).parents[1]
-LAST_WORDS = 6
+LAST_LINES = 6
 """Lines of stderr that are kept of a candidate that failed."""
 
 
@@ -176,7 +176,7 @@ def round_of(code: int, out: str, err: str) -> Round:
     if code == 0 and lines:
         return Round(measured=Measured(**json.loads(lines[-1])))
     words = [line.strip() for line in err.strip().splitlines() if line.strip()]
-    return Round(problem=f"failed ({code}): {words[-1] if words else 'no word'}", last_words=tuple(words[-LAST_WORDS:]))
+    return Round(problem=f"failed ({code}): {words[-1] if words else 'no word'}", last_lines=tuple(words[-LAST_LINES:]))
 
 
 def _measure(comparison: Comparison, given: argparse.Namespace) -> int:

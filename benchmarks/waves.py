@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.side_by_side import LAST_WORDS, ROOT
+from benchmarks.side_by_side import LAST_LINES, ROOT
 from benchmarks.stopwatch import Turn
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -180,7 +180,7 @@ class _Running:
             "part": self.contestant.part,
             "name": self.contestant.name,
             "problem": why if code is None else f"{why} with exit code {code}",
-            "last_lines": [line[:300] for line in lines[-LAST_WORDS:]],
+            "last_lines": [line[:300] for line in lines[-LAST_LINES:]],
         }
 
     def kill(self) -> None:

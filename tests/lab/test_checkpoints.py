@@ -79,7 +79,7 @@ def test_damage_is_found_and_the_other_copy_is_taken(orch: Orch, run: str, tmp_p
     assert orch("checkpoints", "verify", run).code == 0
 
 
-def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: str, figure: Figure) -> None:
+def test_older_ones_are_removed_and_the_run_continues_where_a_copy_is(orch: Orch, run: str, figure: Figure) -> None:
     done = orch("checkpoints", "prune", run, "--keep", "1", "--yes", "--json")
     assert done.code == 0, done.err
     assert {one["step"] for one in done.json["removed"]} == {4, 8}
@@ -99,7 +99,7 @@ def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: st
     figure(f"on with a machine that had neither data nor checkpoint: {moved.seconds:.0f} s, two steps of it")
 
 
-def test_machines_that_lost_all_go_on_from_what_was_pulled(orch: Orch, run: str, tmp_path: Path) -> None:
+def test_machines_that_lost_all_continue_from_what_was_pulled(orch: Orch, run: str, tmp_path: Path) -> None:
     assert orch("checkpoints", "pull", run, "--to", str(tmp_path)).code == 0
     for name in ("alpha", "beta", "gamma", "delta"):
         on_node(name, "rm", "-rf", f"/home/orch/orch/lab/runs/{run}/checkpoints")

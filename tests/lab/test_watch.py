@@ -89,7 +89,7 @@ def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed
 
 
 @pytest.mark.parametrize(("lost", "program"), [("gamma", PROBE), ("alpha", TORCH)], ids=["gamma", "alpha"])
-def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_back(
+def test_a_run_continues_without_a_machine_that_stays_away_and_adds_it_when_it_is_back(
     orch: Orch, detached: Callable[..., Record], lost: str, program: Program, figure: Figure
 ) -> None:
     """alpha is rank 0's: its place goes to the node that has a copy of the newest checkpoint. The step of a training

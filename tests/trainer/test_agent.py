@@ -478,7 +478,7 @@ def test_who_never_comes_is_named(lan: Lan) -> None:
     assert lan.nodes[0].events("finished")[0]["node"] == "gamma"
 
 
-def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> None:
+def test_a_run_under_attack_continues_and_takes_its_nodes_back(lan: Lan) -> None:
     """The same as `python -m benchmarks.strangers` in a lab, for seconds."""
     lan.start()
     lan.until_generation(1)

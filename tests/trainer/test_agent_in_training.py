@@ -73,7 +73,7 @@ def _until_a_checkpoint(command: tuple[str, ...], environ: Mapping[str, str]) ->
     return Result(code=-9, out=b"".join([*seen, rest[: rest.rfind(b"\n") + 1]]).decode(), err=err.decode())
 
 
-def test_killed_while_it_writes_it_goes_on_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
+def test_killed_while_it_writes_it_continues_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
     """Two ranks, each with something of its own: half a checkpoint of step 6 is none, and costs nothing."""
     usual = {"precision": "fp32", "compile": False, "num_workers": 0, "log_every": 1, "shares": "equal"}
     usual |= {"sync": "int4", "batch_size": 3, "max_steps": 12, "checkpoint_every": 3, "lr": 0.05}

@@ -126,7 +126,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         one.run.writer.close(10)
 
 
-def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin, tmp_path: Path) -> None:
+def test_the_training_continues_and_the_checkpoint_has_what_was_then(begin: Begin, tmp_path: Path) -> None:
     training = begin()
     training.files.gate.clear()
     expected: Mapping[str, Tensor] = {name: t.clone() for name, t in training.trained.model.state_dict().items()}
@@ -144,7 +144,7 @@ def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin,
     assert 0 <= event["stopped_s"] < event["seconds"]
 
 
-def test_without_a_copy_it_is_there_when_the_training_goes_on(begin: Begin) -> None:
+def test_without_a_copy_it_is_there_when_the_training_continues(begin: Begin) -> None:
     training = begin(checkpoint_async=False)
     training.checkpointer.save(1, 4)
     assert training.there == [1]

@@ -204,7 +204,7 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
 
 @pytest.mark.parametrize("how", COMPACT)
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_its_state_training_goes_on_bit_by_bit(kind: str, how: str, tmp_path: Path) -> None:
+def test_from_its_state_training_continues_bit_by_bit(kind: str, how: str, tmp_path: Path) -> None:
     straight, first, second = a_net(), a_net(), a_net()
     train(straight, built(straight, kind, how), range(8))
     optimizer = built(first, kind, how)

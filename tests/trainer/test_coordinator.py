@@ -189,7 +189,7 @@ def test_restarts_are_used_up_unless_there_is_progress() -> None:
     assert orders == [EndRun(rank_exit=KILLED)]
 
 
-def test_a_node_that_goes_in_peace_is_waited_for_and_costs_no_restart() -> None:
+def test_a_node_that_leaves_in_order_is_waited_for_and_costs_no_restart() -> None:
     """Its machine shuts down: ranks have written their checkpoint, and the others' have ended well."""
     meeting = begun()
     stopped = rank_exit("stopped", "gamma")
@@ -232,7 +232,7 @@ def test_a_container_that_is_back_before_its_loss_was_noticed() -> None:
     assert again.cause.node == "gamma"
 
 
-def test_a_council_that_was_killed_learns_where_the_others_are() -> None:
+def test_a_coordinator_that_was_killed_learns_where_the_others_are() -> None:
     meeting = Meeting()
     meeting.coordinator.ready(1, 7, meeting.now)
     meeting.coordinator.ready(2, 7, meeting.now)

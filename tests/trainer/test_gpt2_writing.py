@@ -49,13 +49,13 @@ def test_far_beyond_the_window_the_tokens_are_those_without_a_cache(length: int)
     assert torch.equal(generate(model, prompts, 30, LIKELIEST, seed=1), without_cache(a_model(), prompts, 30))
 
 
-def test_each_prompt_of_a_batch_is_gone_on_with_as_alone() -> None:
+def test_each_prompt_of_a_batch_is_continued_as_alone() -> None:
     model, prompts = a_model(), torch.randint(50, (3, 4))
     alone = [generate(model, prompt[None], 12, LIKELIEST, seed=1) for prompt in prompts]
     assert torch.equal(generate(model, prompts, 12, LIKELIEST, seed=1), torch.cat(alone))
 
 
-def test_what_is_written_hangs_on_the_seed_and_the_model_trains_on() -> None:
+def test_the_text_depends_on_the_seed_and_the_model_trains_on() -> None:
     model, prompts = a_model().train(), torch.tensor([[1, 2]])
 
     def write(seed: int) -> list[int]:

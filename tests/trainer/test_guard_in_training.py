@@ -37,7 +37,7 @@ def test_nan_stops_before_it_is_in_the_weights(observe: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_skipped_step_changes_nothing_and_training_goes_on(batch_norm: bool, observe: Any, tmp_path: Path) -> None:
+def test_a_skipped_step_changes_nothing_and_training_continues(batch_norm: bool, observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 1, {**NAN, "batch_norm": batch_norm}, **PAIRS, on_nan="skip")
     assert run.code == 0, run.err
     assert f"the loss is nan at step {BAD} on rank 0; this update is skipped (1 in a row)" in run.out

@@ -177,7 +177,7 @@ def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(listened
         one.close()
 
 
-def test_without_a_descriptor_left_it_waits_and_goes_on_listening(listened: Callable[..., Listened]) -> None:
+def test_without_a_descriptor_left_it_waits_and_continues_listening(listened: Callable[..., Listened]) -> None:
     here = listened()
     node = here.greet(1)
     here.until(lambda: NodeConnected(node_rank=1) in here.news)

@@ -60,7 +60,7 @@ def test_each_learns(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_its_state_training_goes_on_bit_by_bit(kind: str, tmp_path: Path) -> None:
+def test_from_its_state_training_continues_bit_by_bit(kind: str, tmp_path: Path) -> None:
     straight = a_model()
     train(straight, an_optimizer(straight, kind), range(8))
 

@@ -145,7 +145,7 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
         ("RuntimeError: Application timeout caused pair closure", "infrastructure"),
     ],
 )
-def test_other_last_words(message: str, kind: str) -> None:
+def test_other_last_lines(message: str, kind: str) -> None:
     assert end(f"[rank2]: {message}", *summary(2, 1)).outcome == kind
 
 

@@ -31,7 +31,7 @@ def test_any_number_of_workers(workers: int, observe: Any, tmp_path: Path) -> No
     assert stream(tmp_path) == expected()
 
 
-def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path: Path) -> None:
+def test_a_run_that_continues_with_other_ranks_and_workers(observe: Any, tmp_path: Path) -> None:
     """1, then 3, then 2 ranks, then 1 again, each stopped within an epoch: the undisturbed run of one rank."""
     whole = observe(tmp_path / "whole", **COMMON, max_steps=STEPS)
     losses: dict[int, float] = {}

@@ -110,7 +110,7 @@ def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
             assert sent == ([8] if last else []), number
 
 
-def test_ddps_buckets_are_those_that_the_forecast_reckons_with(tmp_path: Path) -> None:
+def test_ddps_buckets_are_those_of_the_forecast(tmp_path: Path) -> None:
     """28 MB of embedding and three layers of a megabyte; DDP lays its buckets out again after the first pass."""
     model = nn.Sequential(nn.Embedding(14_000, 512), *(nn.Linear(512, 512) for _ in range(3)))
     with sent_by_ddp(model, tmp_path) as (sync, sent):

@@ -50,7 +50,7 @@ def test_a_gradient_arrives_within_what_its_code_can_say(reported: dict[str, dic
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_taken_up_again_it_goes_on_as_if_undisturbed(reported: dict[str, dict[str, float]], way: str) -> None:
+def test_resumed_it_continues_as_if_undisturbed(reported: dict[str, dict[str, float]], way: str) -> None:
     # DDP cuts its buckets again after the first step, and so sums in another order.
     assert reported[way]["resumed"] <= (1e-7 if way == "fp32" else 0)
 
@@ -106,7 +106,7 @@ def test_a_killed_run_repeats_its_losses(
     assert after.events("evaluation")[-1]["loss"] == whole.events("evaluation")[-1]["loss"]
 
 
-def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
+def test_a_run_with_fewer_ranks_continues_and_says_what_is_lost(
     words: Callable[..., list[str]], forked: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCH_EVENTS", "1")
@@ -123,7 +123,7 @@ def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
     assert min(second.losses()) == 6
 
 
-def test_another_way_goes_on_without_a_word_of_loss(
+def test_another_method_continues_without_an_error(
     words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
     """State of fp32 is empty; that of int4 is of no use to PowerSGD, nor that of one rank to another's."""

@@ -55,7 +55,7 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 @each
 @pytest.mark.parametrize("count", [1, 64, 1000, 1537])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_never_passes_for_one(codec: Codec, count: int, bad: float) -> None:
+def test_nan_never_passes_for_a_number(codec: Codec, count: int, bad: float) -> None:
     for place in {0, count // 2, count - 1}:
         values = normal(count)
         values[place] = bad

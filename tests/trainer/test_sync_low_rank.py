@@ -109,7 +109,7 @@ def test_differences_along_what_is_sent_are_no_debt() -> None:
         assert each.state_dict()["residuals"][0].norm() < 1e-3
 
 
-def test_a_saved_state_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_saved_state_continues_as_if_nothing_had_happened() -> None:
     ranks, again = Ranks(2), Ranks(2)
     for step in range(3):
         ranks.reduce(gradients(2, seed=step))
@@ -126,7 +126,7 @@ def test_a_state_of_other_gradients_is_refused() -> None:
 
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_reaches_all_ranks_and_no_state(at: int, bad: float) -> None:
+def test_nan_reaches_all_ranks_and_no_state(at: int, bad: float) -> None:
     ranks, sound = Ranks(2), Ranks(2)
     given = gradients(2)
     broken = [[each.clone() for each in own] for own in given]

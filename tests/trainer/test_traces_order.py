@@ -83,7 +83,7 @@ def by_length(group: int) -> ByLength:
     return ByLength(len(LENGTHS), 7, lambda indices: LENGTHS[indices], group)
 
 
-def test_samples_of_like_length_stand_together_and_each_still_comes_once() -> None:
+def test_samples_of_similar_length_stand_together_and_each_still_comes_once() -> None:
     order = by_length(32)
     epochs = order.take(0, 40_000).reshape(2, -1)
     for epoch in epochs:

@@ -126,7 +126,7 @@ def test_after_a_resume_the_very_next_trace_comes(files: list[tuple[str, int]], 
 
 
 @pytest.mark.parametrize("done", [1, 2, 5])
-def test_a_resume_goes_on_with_the_worker_whose_turn_it_was(files: list[tuple[str, int]], done: int) -> None:
+def test_a_resume_continues_with_the_worker_whose_turn_it_was(files: list[tuple[str, int]], done: int) -> None:
     def batches(skip: int, count: int) -> list[int]:
         dataset = StreamedTraces(files, StreamSettings(buffer=10, endless=True, skip=skip, batch_size=4))
         loader = DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=dataset.collate)

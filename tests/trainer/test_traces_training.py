@@ -66,7 +66,7 @@ def run(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 @pytest.mark.parametrize(("workload", "auroc"), [("traces-lstm", 0.8), ("traces-gnn", 0.63)])
-def test_anomalies_of_real_traces_are_learnt(
+def test_anomalies_of_real_traces_are_learned(
     workload: str, auroc: float, recorded: Path, run: Call, tmp_path: Path
 ) -> None:
     """Some 40 anomalies among 300 judge: a standard error of about 0.04. 0.63 is three of them above chance. A third

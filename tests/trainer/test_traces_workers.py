@@ -75,7 +75,7 @@ def test_a_step_has_the_same_traces_for_any_micro_batch(folder: Path, workers: i
 
 
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
-def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(folder: Path, done: int) -> None:
+def test_a_resume_with_another_micro_batch_continues_with_the_very_next_trace(folder: Path, done: int) -> None:
     """Examples: after `--micro-batch-size auto`, which may choose another the next time, or after out of memory."""
     workload = workload_of(folder)
     undisturbed = steps(workload, cut_into(5), 0, 8, workers=2)

@@ -187,7 +187,7 @@ def test_missing_data_is_exit_3_and_says_how_to_make_it(call, tmp_path: Path) ->
     assert "prepare --text" in refused.err
 
 
-def test_a_loss_that_is_no_number_ends_the_run(train, tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_ends_the_run(train, tmp_path: Path) -> None:
     failed = train(tmp_path, "--max-steps", "30", "--lr", "1e30", "--warmup-steps", "0", "--clip", "0")
     assert failed.code == 1
     assert "a smaller --lr" in failed.err

@@ -35,7 +35,7 @@ def test_classes_are_folders_and_every_class_is_held_back_from(picture_folder: P
     assert not set(gallery.splits["train"].names) & set(gallery.splits["validation"].names)
 
 
-def test_the_split_hangs_on_names_alone(picture_folder: Path, tmp_path: Path) -> None:
+def test_the_split_depends_on_names_alone(picture_folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(picture_folder, copy)
     here, there = from_folder(picture_folder), from_folder(copy)

@@ -67,7 +67,7 @@ def seen(workload: Vision, cuts: list[tuple[int, int]]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 16])
-def test_pictures_do_not_hang_on_how_the_stream_is_cut(size: int, vision: Build) -> None:
+def test_pictures_do_not_depend_on_how_the_stream_is_cut(size: int, vision: Build) -> None:
     """40 positions: over the end of an epoch of 33, which leaves one sample without a partner."""
     workload = vision(**CHANCE)
     whole = seen(workload, [(0, 40)])

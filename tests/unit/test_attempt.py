@@ -199,7 +199,7 @@ class Restarted(lan.Actor):
         return super().wait(container)
 
 
-def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
+def test_a_container_that_is_started_again_is_still_followed() -> None:
     engine = Restarted("alpha")
     id = engine.create(lan.plan(("alpha",)).nodes[0].container)
     here = lan.lan("alpha")

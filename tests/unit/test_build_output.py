@@ -77,7 +77,7 @@ def test_the_time_left_follows_the_speed_of_this_machine() -> None:
     assert slower == pytest.approx(10 * same, rel=0.05)
 
 
-def test_a_step_that_takes_longer_than_expected_goes_on_to_have_time_left() -> None:
+def test_a_step_that_takes_longer_than_expected_still_has_time_left() -> None:
     clock = Clock()
     output = _output(clock, [])
     assert output.progress() is None

@@ -176,7 +176,7 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     assert (unknown.code, "--to one of alpha, beta, gamma" in unknown.err) == (3, True)
 
 
-def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_on(orch: Orch, here: Shelves) -> None:
+def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_continues(orch: Orch, here: Shelves) -> None:
     assert orch("pull", "--to", "kept").code == 0
     other = write_checkpoint(here.root("gamma"), 80, size=600)
     before = (other / "state.pt").read_bytes()

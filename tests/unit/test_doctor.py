@@ -206,7 +206,7 @@ def test_a_failure_on_the_way_is_reported_not_ignored() -> None:
     assert "python3: not found" in found.message
 
 
-def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_finding() -> None:
+def test_ways_that_could_not_be_tried_without_the_image_are_no_second_finding() -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.held.clear()
     here.nodes["beta"].answers[("python3", "*")] = (127, "", "command not found")

@@ -218,7 +218,7 @@ def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:
     assert "int4" not in ran.err
 
 
-def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
+def test_status_compares_while_the_run_continues(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(REPORTED, STEP), ends_with=None)
     run_id = detached(orch, here)  # no command followed it: the controller has stored nothing
     assert RunRecord(run_id).forecast() is None

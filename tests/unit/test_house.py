@@ -114,7 +114,7 @@ def test_functions_are_short(modules: Modules) -> None:
 
 
 @pytest.mark.source
-def test_no_room_for_odds_and_ends() -> None:
+def test_no_module_for_the_rest() -> None:
     odd = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "handler"}
     assert [place(path) for path in SOURCES if odd & set(path.stem.split("_") + list(path.parts[-2:-1]))] == []
 

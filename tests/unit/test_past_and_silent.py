@@ -117,7 +117,7 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(known: bool) -> None:
+def test_following_waits_for_a_node_that_is_away_and_continues_with_the_others(known: bool) -> None:
     """`known`: whether its container was found before it went away."""
     scene = Scene()
     plan, containers = scene.begin()

@@ -267,7 +267,7 @@ def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
     assert outcome(story) == [(220, GiveUp(nodes=("gamma",), seconds=120))]
 
 
-def test_or_it_goes_on_without() -> None:
+def test_or_it_continues_without() -> None:
     story: Story = [(100, lost("gamma")), (220, Tick())]
     assert outcome(story, MAY_SHRINK) == [(220, Replan(without=("gamma",), left=("alpha", "beta")))]
 
@@ -286,7 +286,7 @@ def test_who_comes_back_in_time_is_not_given_up() -> None:
     assert outcome([(100, lost("gamma")), (200, back("gamma")), (400, Tick())]) == []
 
 
-def test_ranks_that_go_on_speak_for_a_node_that_only_the_supervisor_lost() -> None:
+def test_ranks_that_continue_speak_for_a_node_that_only_the_supervisor_lost() -> None:
     story = [(100.0, lost("gamma")), *((110.0 + n, rank("alpha")) for n in range(0, 600, 10)), (760.0, Tick())]
     assert outcome(story) == []
     assert outcome([*story, (820.0, Tick())]) == [(820.0, GiveUp(nodes=("gamma",), seconds=120))]
@@ -361,7 +361,7 @@ def test_without_patience_the_first_loss_is_the_end() -> None:
 # ── A node that comes back ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
+def test_a_node_that_was_given_up_is_added_at_the_next_checkpoint() -> None:
     story: Story = [(0, CHECKPOINT), (10, back("delta")), (11, rank("alpha")), (20, CHECKPOINT)]
     assert outcome(story, MAY_SHRINK) == [(20, AddNodes(nodes=("delta",)))]
 

@@ -176,7 +176,7 @@ def test_resume_is_the_next_attempt_and_keeps_what_was_given(orch: Orch) -> None
     assert ([part["node"] for part in other["nodes"]], other["min_nodes"]) == (["gamma"], 2)
 
 
-def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
+def test_restart_stops_with_a_checkpoint_and_continues(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     here = lan.lan(*THREE, says=(lan.written(40),), ends_with=None)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)

@@ -195,7 +195,7 @@ def test_a_toolkit_that_docker_does_not_know_yet() -> None:
     assert commands(replace(facts, runtimes=("nvidia", "runc"))) == []
 
 
-def test_a_run_that_goes_on_is_not_ended_by_a_restart() -> None:
+def test_a_run_that_continues_is_not_ended_by_a_restart() -> None:
     facts = replace(READY, nvidia_driver="570.1", runs=("one-ab12",))
     plan = plan_setup(facts, suffix="t", nvidia_source=MIRROR)
     assert (plan.to_do, plan.hint) == ((), "orch stop one-ab12, then orch setup --nodes alpha")

@@ -63,7 +63,7 @@ def test_who_failed_once_keeps_what_it_had_and_is_not_asked_again() -> None:
 def test_a_failure_is_reported_by_its_last_lines() -> None:
     round_ = round_of(1, "", "Traceback\n  somewhere\n\nValueError: wrong shape\n")
     assert round_.problem == "failed (1): ValueError: wrong shape"
-    assert round_.last_words[-2:] == ("somewhere", "ValueError: wrong shape")
+    assert round_.last_lines[-2:] == ("somewhere", "ValueError: wrong shape")
     assert round_of(0, "", "").problem == "failed (0): no word"
     assert round_of(-9, '{"units_per_s": 1}', "").measured is None
 
@@ -118,7 +118,7 @@ def result() -> Result:
             "plain": [measured(100, step_s=0.5, peak_mib=200, loss=2.0), measured(50, step_s=1.0, peak_mib=200)],
             "faster": [measured(300, peak_mib=100, more={"MFU": 0.5, "mode": "best"}), measured(200, peak_mib=100)],
             "away": [Round(problem="not installed: timm")],
-            "broken": [Round(problem="failed (1): oh", last_words=("in a|b", "oh"))],
+            "broken": [Round(problem="failed (1): oh", last_lines=("in a|b", "oh"))],
         },
         notes={"faster": "as shipped"},
     )

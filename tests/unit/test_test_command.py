@@ -190,7 +190,7 @@ class Rehearsal:
     def __post_init__(self) -> None:
         self.nodes = {name: FakeNode(name, programs=self.table(name)) for name in THREE}
         self.followed = FollowedRun(RunRecord("r1"))
-        self.roll_call = Rendezvous(self.nodes, lan.plan(THREE), self.followed.state, self.clock)
+        self.arrivals = Rendezvous(self.nodes, lan.plan(THREE), self.followed.state, self.clock)
 
     def table(self, name: str) -> Any:
         row = f" 0: 0B00000A:9C40 0B00000A:{lan.plan(THREE).supervisor_port:04X} 01 0\n"  # on 10.0.0.11, established
@@ -198,7 +198,7 @@ class Rehearsal:
 
     def after(self, seconds: float) -> list[str]:
         self.clock.now += seconds
-        return self.roll_call.hear(Tick())
+        return self.arrivals.hear(Tick())
 
 
 def test_arrivals_are_reported_once_each() -> None:
@@ -231,7 +231,7 @@ def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
     rehearsal = Rehearsal()
     started = RunLine(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
     rehearsal.followed.take(started)
-    assert rehearsal.roll_call.hear(started) == list(THREE)
+    assert rehearsal.arrivals.hear(started) == list(THREE)
     assert rehearsal.after(FIRST_S + 1) == []
 
 

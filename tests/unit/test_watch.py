@@ -126,7 +126,7 @@ def test_a_node_whose_gpu_is_lost_takes_no_part_until_it_is_back(scene: Scene) -
     assert list(fit(pool, THREE, plan.run_id)[0]) == list(THREE)
 
 
-def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
+def test_given_up_continued_without_and_added_again(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
     scene.engines["gamma"].pull()
     attempts: list[Plan] = []

@@ -165,7 +165,7 @@ def test_a_node_that_has_the_image_gives_it_to_the_others() -> None:
     assert alpha.image("orch/maize:cpu") is not None
 
 
-def test_a_broken_transfer_is_named_and_the_rest_go_on() -> None:
+def test_a_broken_transfer_is_named_and_the_rest_continue() -> None:
     alpha, beta = engine("alpha"), engine("beta")
     alpha.failures["load"] = NodeUnreachableError("connection lost", node="alpha")
     placed = Fleet(alpha, beta).provide()
