@@ -37,7 +37,7 @@ class CheckpointFile:
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
 
     def wrong_size(self, size: int | None) -> str:

@@ -174,7 +174,7 @@ OF_CODE = (TERMINAL, VERSION_CHECK)
 CODE_EXCEPTION = user("code.exception")
 """An exception that no other signature knows."""
 CODE_EXIT = user("code.exit")
-"""An exit code, and no word about the reason."""
+"""Failure with an exit code and without a message."""
 ASKED_TO_STOP = infrastructure(
     "code.killed_at_end",
     r"SignalException: Process [0-9]{1,9} got signal: (?:15|1|3)\b",

@@ -187,7 +187,7 @@ def modules_missing(fleet: Sequence[NodeFacts], modules: Iterable[str]) -> dict[
 
 
 def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
-    """Nodes where a run finds nothing to read, as none is brought. `make`: the command that prepares it."""
+    """Report nodes without data for a run that brings none. `make`: the command that prepares it."""
     without = [facts.name for facts in fleet if facts.has_data is False]
     if without:
         yield Finding.of("data.missing", ", ".join(without), case="everywhere", make=make)

@@ -114,7 +114,7 @@ def _drawing(output: Output) -> Iterator[Draw | None]:
 
 
 def _as_one(shown: _Shown) -> RenderableType:
-    """The view with its time and its messages."""
+    """Group the view with its time and its messages."""
     from rich.console import Group
     from rich.text import Text
 

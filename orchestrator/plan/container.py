@@ -45,7 +45,7 @@ IMAGE_ENVIRONMENT = {
 }
 """Variables that orch's own image sets (images/Dockerfile) for a read-only root, any user and shared cores."""
 LOCK_NAME = "orch-run"
-"""A machine has at most one container of this name: the name is the lock that keeps two runs apart."""
+"""Name of the container, of which a machine has at most one: it is the lock that prevents a second run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,9 +103,9 @@ class ImageContents:
     """True if it has `torch.distributed.run`."""
     backends: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    """Those of the modules that were asked for which it has."""
+    """Requested modules that the image has."""
     missing: tuple[str, ...] = ()
-    """Modules that the run needs and which it lacks."""
+    """Modules that the run needs and the image does not have."""
     error: str = ""
     """Reason why no container of it answered."""
 

@@ -57,7 +57,7 @@ class LaunchRequest(RunSettings):
     cluster: str = ""
     """Cluster that starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
-    """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
+    """Digest of the agent that is copied to the nodes for an image without one, which orch has not built."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     code_digest: str = ""

@@ -1,4 +1,4 @@
-"""Post-mortem of a run: its failure, or why it does not end, from its kept lines and what its nodes report."""
+"""Post-mortem of a run: its failure, or why it does not end, from its stored lines and what its nodes report."""
 
 from __future__ import annotations
 

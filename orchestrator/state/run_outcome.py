@@ -76,7 +76,7 @@ def outcome_of(
 
 
 def _phase(state: RunState) -> Phase:
-    """The phase once all containers that can be seen have ended: of the others, nothing is waited for."""
+    """Return the phase once all visible containers have ended: the others are not waited for."""
     phase = phase_of(state)
     if phase in (Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED):
         return phase

@@ -29,7 +29,7 @@ class Machine:
     address: str
     node_rank: int
     ranks: tuple[int, int]
-    """First and last global rank."""
+    """First and last global rank of the node."""
     device: str
     interface: str
     cpus: float

@@ -394,7 +394,8 @@ def record_of(wanted: str | None) -> RunRecord:
 
 
 def records_meant(wanted: str | None) -> list[RunRecord]:
-    """Records of the runs that `wanted` may mean, newest first; of the newest run where it is None or empty."""
+    """Return the records of the runs that `wanted` may name, newest first; that of the newest run if it is None or
+    empty."""
     known = [one.run_id for one in known_records()]
     return [RunRecord(one) for one in (matching(wanted, known) if wanted else known[:1])]
 

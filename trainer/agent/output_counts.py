@@ -10,7 +10,7 @@ from trainer.agent.output_reader import OutputFigures
 SPEED_S = 60.0
 """Time over which the speed is measured."""
 MARKS, NAMES = 1024, 64
-"""Points in time, and names of losses, that are kept of a rank."""
+"""Maximum number of times, and of names of losses, that are stored for a rank."""
 
 
 class LossCount:

@@ -55,7 +55,7 @@ class PassedConnections:
             raise
 
     def pass_on(self, connected: object, events: int) -> bool:
-        """Do what the selector has announced. Return whether this connection is one of these."""
+        """Pass on what is ready to be read or sent. Return whether this connection is one of these."""
         end = self._ends.get(connected)  # type: ignore[call-overload]  # whatever is in the selector
         if end is None:
             return False

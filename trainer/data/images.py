@@ -67,7 +67,7 @@ class Gallery:
 
 
 def pixels(image: Image.Image, frame: Frame) -> Pixels:
-    """The middle square of an image, scaled to the stored size."""
+    """Cut the middle square of an image, and scale it to the stored size."""
     image = image.convert("RGB" if frame.channels == 3 else "L")
     width, height = image.size
     if (width, height) != frame.shape[:2]:

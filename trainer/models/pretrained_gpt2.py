@@ -127,7 +127,7 @@ def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
 
 
 def _names(layers: int) -> list[tuple[str, str, bool]]:
-    """(name in models/gpt2.py, name in `transformers`, whether one is the other transposed)."""
+    """List (name in models/gpt2.py, name in `transformers`, whether one is the other transposed)."""
     pairs = [(ours, f"transformer.{theirs}") for ours, theirs in ENDS.items()]
     for layer in range(layers):
         pairs += [(f"blocks.{layer}.{ours}", f"transformer.h.{layer}.{theirs}") for ours, theirs in IN_BLOCK.items()]

@@ -128,7 +128,7 @@ class Piece:
 class Part:
     first: int
     last: int
-    """Its place in the moments of the whole group."""
+    """First and last position of the part in the moments of the whole group."""
     pieces: tuple[Piece, ...]
 
     @property
@@ -323,7 +323,7 @@ def _update(
 
 
 class _Workspace:
-    """Weights and gradients of a part, one after another as its moments are."""
+    """Weights and gradients of a part, in the order of its moments."""
 
     def __init__(self, moments: GroupMoments, device: torch.device) -> None:
         size = max(part.last - part.first for part in moments.parts)
