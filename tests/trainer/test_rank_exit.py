@@ -64,7 +64,7 @@ def test_what_a_traceback_followed_from_counts() -> None:
     begun = ("[rank3]: Traceback (most recent call last):", "[rank3]: OSError: [Errno 98] Address already in use")
     chain = ("[rank3]: ", "[rank3]: During handling of the above exception, another exception occurred:", "[rank3]: ")
     last = ("[rank3]: Traceback (most recent call last):", "[rank3]: RuntimeError: no store")
-    assert end(*begun, *chain, *last, *summary(3, 1)).cause == "network.port_taken"
+    assert end(*begun, *chain, *last, *summary(3, 1)).cause == "network.socket_taken"
     assert end(*begun, *last, *summary(3, 1)).cause == "code.exception"
     lost = (last[0], "[rank3]: RuntimeError: Connection closed by peer")
     found = end(*COMPLAINT[:3], *chain, *lost, *summary(3, 1))

@@ -317,7 +317,8 @@ def test_every_placeholder_of_a_cause_is_given() -> None:
 def check_placeholders(signature: Signature) -> None:
     cause = CAUSES[signature.id]
     named = {name for text in (cause.explanation, *cause.fix) for _, name, _, _ in Formatter().parse(text) if name}
-    groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
+    found = [set(re.compile(pattern).groupindex) for pattern in signature.patterns]
+    groups = set.intersection(*found) if found else set()  # by whichever pattern it is recognised
     looked_up = {
         "data.not_brought": {"path", "launch"},
         "start.not_built": {"module", "package", "build"},
