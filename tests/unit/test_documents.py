@@ -29,7 +29,9 @@ pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
+    path
+    for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "benchmarks/*.md", "examples/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 PACKAGES = ("contract", "orchestrator", "trainer")
 FOLDERS = {
@@ -230,6 +232,14 @@ def test_tests_named_in_documents_exist() -> None:
     assert len(told) > 200
     missing = [told for told in told if told[1] not in functions or (told[2] and told[2] not in functions[told[1]])]
     assert missing == []
+
+
+def test_each_promise_of_security_names_its_test() -> None:
+    """That the tests exist is checked with those of all documents."""
+    table = (ROOT / "SECURITY.md").read_text("utf-8").partition("## Promises")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 12
+    assert [row for row in rows if not re.search(r"`test_\w+\.py(::test_\w+)?`", row.rsplit(" | ", 1)[1])] == []
 
 
 def test_options_named_alone_exist() -> None:
