@@ -65,6 +65,9 @@ SHOWN = {"alpha", "beta", "gamma", "delta", "worker", "first", "primera", "check
 """Values in shown output: names of nodes and runs, what is counted, phases."""
 
 
+NAMED_TEST = re.compile(r"`test_\w+\.py(::test_\w+)?`")
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -239,7 +242,15 @@ def test_each_promise_of_security_names_its_test() -> None:
     table = (ROOT / "SECURITY.md").read_text("utf-8").partition("## Promises")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 12
-    assert [row for row in rows if not re.search(r"`test_\w+\.py(::test_\w+)?`", row.rsplit(" | ", 1)[1])] == []
+    assert [row for row in rows if not NAMED_TEST.search(row.rsplit(" | ", 1)[1])] == []
+
+
+def test_each_invariant_of_the_architecture_names_its_test() -> None:
+    """A section for each part, with its invariants as a list."""
+    _, *sections = re.split(r"^## ", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.M)
+    invariants = {section.splitlines()[0]: re.findall(r"^- (.+)$", section, re.M) for section in sections}
+    assert [title for title, lines in invariants.items() if len(lines) < 2] == []
+    assert [line for lines in invariants.values() for line in lines if not NAMED_TEST.search(line)] == []
 
 
 def test_options_named_alone_exist() -> None:
