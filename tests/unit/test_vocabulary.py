@@ -19,7 +19,9 @@ CODE = sorted(
     for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks")
     for path in ROOT.glob(f"{name}/**/*.py")
 )
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
+)
 
 SAY = {
     r"mend(s|ed|ing)?": "fix",
