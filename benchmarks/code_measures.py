@@ -71,9 +71,10 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
     longest = max(lines, key=lambda path: lines[path])
     figures: Figures = {"files": len(lines), "lines": sum(lines.values())}
     for name in packages:
-        own = [count for path, count in lines.items() if path.parts[0] == name]
-        figures |= {f"{name}: files": len(own), f"{name}: lines": sum(own)}
-    tests = [len(path.read_text("utf-8").splitlines()) for path in root.glob("tests/**/*.py")]
+        figures |= {
+            f"{name}: files": sum(path.parts[0] == name for path in lines),
+            f"{name}: lines": lines_of(root, name),
+        }
     graph = import_graph(trees)
     circles = cycles(graph)
     importers = Counter(target for targets in graph.values() for target in targets)
@@ -88,8 +89,8 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
     }
     decoding = [count for tree in trees.values() if (count := event_decodings(tree, decoders))]
     return figures | {
-        "tests: files": len(tests),
-        "tests: lines": sum(tests),
+        "tests: files": len([*root.glob("tests/**/*.py")]),
+        "tests: lines": lines_of(root, "tests"),
         f"median lines of files over {TRIVIAL_FILE}": _median(n for n in lines.values() if n > TRIVIAL_FILE),
         "longest file": str(longest),
         "longest file: lines": lines[longest],
@@ -106,6 +107,11 @@ def measure(root: Path, packages: Iterable[str] = PACKAGES) -> Figures:
         "modules that decode an event": len(decoding),
         **{f"files that spell {word}": sum(word in text for text in texts.values()) for word in SPELLINGS},
     }
+
+
+def lines_of(root: Path, package: str) -> int:
+    """Lines of all Python files of a package."""
+    return sum(len(path.read_text("utf-8").splitlines()) for path in root.glob(f"{package}/**/*.py"))
 
 
 def import_graph(trees: Mapping[str, ast.Module]) -> Graph:

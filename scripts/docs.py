@@ -27,6 +27,7 @@ OUTSIDE = {
     "../benchmarks/README.md": "benchmarks-commands.md",
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
+    "../SECURITY.md": "security.md",
     "../inventory.yaml": "inventory-example.md",
     "../README.md": "index.md",
 }
@@ -245,6 +246,8 @@ def _moved_links(text: str, source: str) -> str:
     """Links of a file outside docs/, as they are from the top of the site."""
     to_docs = "../docs/" if source.startswith("../benchmarks/") else "docs/"
     text = text.replace(f"]({to_docs}", "](")
+    for other, page in OUTSIDE.items():
+        text = text.replace(f"]({other.removeprefix('../')})", f"]({page})")
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)?[\w./-]+\.(?:py|toml|yaml|es\.md)\)", r"`\1`", text)
 
 

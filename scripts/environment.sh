@@ -3,6 +3,9 @@
 #
 # ensure_environment [EXTRAS [FOLDER]]   e.g. trainer,gnn,dev; does nothing if FOLDER (.venv) is up to date. By $PYTHON.
 # newer_pythons                          prints a command for each newer CPython that is found and runs
+# $NEWEST                                 minor version of the highest CPython for which code is checked
+
+NEWEST=14
 
 ensure_environment() {
     extras=${1:-} folder=${2:-.venv}
@@ -22,7 +25,7 @@ ensure_environment() {
 
 newer_pythons() {
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
-    while [ "$minor" -lt 13 ]; do
+    while [ "$minor" -lt "$NEWEST" ]; do
         minor=$((minor + 1))
         found=
         for python in "python3.$minor" "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor".*/bin/"python3.$minor"; do

@@ -63,8 +63,8 @@ NETWORK = (
         "network.port_taken",
         r"failed to (?:bind|listen) .{0,200}[\]:](?P<port>[0-9]{1,5}) .{0,100}Address already in use",
         r"port: (?P<port>[0-9]{1,5}), .{0,200}EADDRINUSE",
-        r"EADDRINUSE|[Aa]ddress already in use",
     ),
+    infrastructure("network.socket_taken", r"EADDRINUSE|[Aa]ddress already in use"),
     configuration(
         "network.loopback",
         r"(?:connectFullMesh|timed out connecting|[Cc]onnect).{0,300}remote=\[?(?P<address>127\.0\.[0-9.]{3,7}|::1\b)",

@@ -336,7 +336,7 @@ class DockerEngine:
                     node=self._node,
                     hint="is its disk or its link busy? Run the same command again: it continues where it stopped",
                 ) from error
-            self._client = None  # its connection may be broken: the next use opens a new one
+            self.close()  # its connection may be broken
             reason = self._explain() or str(error)
             raise EngineError(f"no answer from the container engine: {reason}", node=self._node) from error
         finally:

@@ -6,6 +6,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -219,7 +220,21 @@ def _docker_client() -> docker.APIClient:
     import docker
     from docker.utils import kwargs_from_env
 
-    return docker.APIClient(version="auto", **kwargs_from_env())
+    options = kwargs_from_env()
+    _require_answer(options.get("base_url", "unix:///var/run/docker.sock"))
+    return docker.APIClient(version="auto", **options)
+
+
+def _require_answer(url: str) -> None:
+    """OSError: nothing answers at this socket. Tried here because the SDK leaves a socket that cannot connect open."""
+    kind, _, path = url.partition("://")
+    if kind == "unix":
+        path = f"/{path.lstrip('/')}"
+        with socket.socket(socket.AF_UNIX) as tried:
+            try:
+                tried.connect(path)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from None
 
 
 def _why_no_engine() -> str:

@@ -296,37 +296,41 @@ def write_files(here: Path, home: Path) -> None:
 
 
 class Shell:
-    """Runner of the lines: a shell, or a process that has torch already."""
+    """Runner of the lines: a shell, or a process that has imported the program, for lines that need no shell."""
 
     def __init__(self) -> None:
-        self.trainer: subprocess.Popen[str] | None = None
+        self._warm: dict[str, subprocess.Popen[str]] = {}
 
     def run(self, command: str, folder: Path) -> tuple[int, str]:
         """Run one line in a folder: its exit code and its output."""
         for pattern, wanted in UNTIL_CTRL_C.items():
             if re.match(pattern, command):
                 return interrupted(command, wanted)
-        if command.startswith("python -m trainer "):
-            return self._train(shlex.split(command)[3:], folder)
+        if program := re.match(r"(?:orch|python -m trainer) (?!.*[$`|&;<>*?~#(){}\\])", command):
+            module = "trainer" if "trainer" in program[0] else "orchestrator"
+            return self._ask(module, shlex.split(command[program.end() :]), folder)
         argv = ["bash", "-c", command]
         ended = subprocess.run(
             argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         return ended.returncode, ended.stdout
 
-    def _train(self, words: list[str], folder: Path) -> tuple[int, str]:
-        if self.trainer is None:
-            argv = (sys.executable, "-m", "tests.documents.warm_trainer")
-            self.trainer = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert self.trainer.stdin
-        assert self.trainer.stdout
-        print(json.dumps([str(folder), *words]), file=self.trainer.stdin, flush=True)
-        code, output = json.loads(self.trainer.stdout.readline())
+    def _ask(self, module: str, words: list[str], folder: Path) -> tuple[int, str]:
+        if module not in self._warm:
+            argv = (sys.executable, "-m", "tests.documents.warm", module)
+            self._warm[module] = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            )
+        process = self._warm[module]
+        assert process.stdin
+        assert process.stdout
+        print(json.dumps([str(folder), *words]), file=process.stdin, flush=True)
+        code, output = json.loads(process.stdout.readline())
         return code, output
 
     def close(self) -> None:
-        if self.trainer is not None:
-            self.trainer.communicate()
+        for process in self._warm.values():
+            process.communicate()
 
 
 def interrupted(command: str, wanted: str) -> tuple[int, str]:
@@ -366,7 +370,7 @@ def test_lines_run_as_their_documents_show(folder: Path, shell: Shell, figure: F
         sys.stdout.write(f"{code} {time.monotonic() - began:5.1f} s  {document}: {command}\n")
         if (code != 0) != fails or (isinstance(line, Line) and not shows(line, output)):
             failed.append(f"{document}: {command}\nexit code {code}: {output[-600:]}")
-    figure(f"command lines of the documents: {len(done)} run, {sum(os.times()[:4]):.0f} s of CPU without the ranks")
+    figure(f"command lines of the documents: {len(done)} run")
     assert not failed, "\n\n".join(failed)
 
 

@@ -64,7 +64,7 @@ def test_what_a_traceback_followed_from_counts() -> None:
     begun = ("[rank3]: Traceback (most recent call last):", "[rank3]: OSError: [Errno 98] Address already in use")
     chain = ("[rank3]: ", "[rank3]: During handling of the above exception, another exception occurred:", "[rank3]: ")
     last = ("[rank3]: Traceback (most recent call last):", "[rank3]: RuntimeError: no store")
-    assert end(*begun, *chain, *last, *summary(3, 1)).cause == "network.port_taken"
+    assert end(*begun, *chain, *last, *summary(3, 1)).cause == "network.socket_taken"
     assert end(*begun, *last, *summary(3, 1)).cause == "code.exception"
     lost = (last[0], "[rank3]: RuntimeError: Connection closed by peer")
     found = end(*COMPLAINT[:3], *chain, *lost, *summary(3, 1))
@@ -92,11 +92,11 @@ def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> N
 
 
 def test_of_two_failures_on_a_node_the_first_is_its_own() -> None:
-    reported = (
+    event = (
         '@orch {{"event": "failed", "t": {t}, "rank": {rank}, "class": "{kind}", "error": "E", "message": "{said}"}}'
     )
-    lost = reported.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
-    cause = reported.format(t=12.0, rank=3, kind="user", said="no such label")
+    lost = event.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
+    cause = event.format(t=12.0, rank=3, kind="user", said="no such label")
     assert end(f"[rank2]: {lost}", f"[rank3]: {cause}").reason == "E: no such label"
 
 

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/**/*.md")]
+    path
+    for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "benchmarks/*.md", "examples/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 PACKAGES = ("contract", "orchestrator", "trainer")
 FOLDERS = {
@@ -61,6 +63,9 @@ VALUES = {"N": "2", "PORT": "8080", "FD": "3", "S": "1", "SECONDS": "1"}
 """Values for the words that stand for one."""
 SHOWN = {"alpha", "beta", "gamma", "delta", "worker", "first", "primera", "checkpoint", *Phase}
 """Values in shown output: names of nodes and runs, what is counted, phases."""
+
+
+NAMED_TEST = re.compile(r"`test_\w+\.py(::test_\w+)?`")
 
 
 def name_of(path: Path) -> str:
@@ -234,6 +239,22 @@ def test_tests_named_in_documents_exist() -> None:
         if file not in functions or (name and name not in functions[file])
     ]
     assert missing == []
+
+
+def test_each_promise_of_security_names_its_test() -> None:
+    """Check the document itself: that its tests exist is checked with those of all documents."""
+    table = (ROOT / "SECURITY.md").read_text("utf-8").partition("## Promises")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 12
+    assert [row for row in rows if not NAMED_TEST.search(row.rsplit(" | ", 1)[1])] == []
+
+
+def test_each_invariant_of_the_architecture_names_its_test() -> None:
+    """A section for each part, with its invariants as a list."""
+    _, *sections = re.split(r"^## ", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.M)
+    invariants = {section.splitlines()[0]: re.findall(r"^- (.+)$", section, re.M) for section in sections}
+    assert [title for title, lines in invariants.items() if len(lines) < 2] == []
+    assert [line for lines in invariants.values() for line in lines if not NAMED_TEST.search(line)] == []
 
 
 def test_options_named_alone_exist() -> None:
