@@ -25,7 +25,7 @@ from benchmarks.side_by_side import ROOT
 
 WAYS = {"synchronously": "--no-checkpoint-async", "asynchronously, from a copy": "--checkpoint-async"}
 SAVES = 4
-"""Per run. The last one is not counted: it is written without a copy, because no training follows."""
+"""Saves per run. The last one is not counted: it is written without a copy, because no training follows."""
 EVERY = {"tiny": 20, "lab": 60, "124m": 12}
 """Steps between two checkpoints, which should take longer than writing one."""
 VOCABULARY = {"tiny": 1024, "lab": 4096, "124m": 50257}

@@ -56,7 +56,7 @@ def first_visit(browser: Any, url: str) -> dict[str, Any]:
     network.send("Network.enable")
     network.on("Network.dataReceived", lambda event: received.append(event["encodedDataLength"]))
     page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(url)
     page.wait_for_selector("#link .good", timeout=20_000)

@@ -187,10 +187,10 @@ def speed(given: argparse.Namespace, ranks: str, *options: str) -> float:
             [sys.executable, "-m", *torchrun], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
         )
     lines = [line.partition("@orch ")[2] for line in ran.stdout.splitlines() if "@orch " in line]
-    told = [event for event in map(json.loads, lines) if event["event"] == "step"]
-    if ran.returncode or not told:
+    step_events = [event for event in map(json.loads, lines) if event["event"] == "step"]
+    if ran.returncode or not step_events:
         raise SystemExit(f"{' '.join(torchrun)} ended with exit code {ran.returncode}\n{ran.stderr[-2000:]}")
-    return float(told[-1]["per_s"])
+    return float(step_events[-1]["per_s"])
 
 
 def _text(values: Sequence[float], factor: float, unit: str) -> str:

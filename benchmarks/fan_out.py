@@ -85,7 +85,7 @@ GOAL_S = 5.0
 LINEAR = 1.25
 """Largest exponent of growth between the two largest numbers of nodes that counts as linear: times vary."""
 LEAST_CPU_S = 0.05
-"""Below it, a row is too short to tell how it grows."""
+"""CPU time below which a row is too short to show how it grows."""
 FIRST_ADDRESS = IPv4Address("10.1.0.1")
 LINES = 20
 """Log lines of each node."""
@@ -207,7 +207,7 @@ class Fleet:
 
     def _node(self, name: str, number: int) -> DistantNode:
         wire = Wire(latency_s=0.005 + number * 7919 % 41 / 1000)
-        says = tuple(line for step in range(LINES // 2) for line in told(number, step))
+        says = tuple(line for step in range(LINES // 2) for line in step_line(number, step))
         engine = DistantEngine(name, wire=wire, held={lan.IMAGE.id: lan.IMAGE}, says=says, ends_with=None)
         engine.description = EngineFacts(kind="docker", version="20.10.24", id=name, architecture="x86_64")
         address = address_of(number)
@@ -245,7 +245,7 @@ class Fleet:
         return made
 
 
-def told(rank: int, step: int) -> tuple[str, str]:
+def step_line(rank: int, step: int) -> tuple[str, str]:
     """A line of a rank, and one event: of rank 0 a step, of the others what their machine uses."""
     usage = ResourceUsage(cpu_percent=50.0, cpus=4.0, ram_used_mib=900, ram_limit_mib=16000)
     done = StepDone(t=1.0, rank=0, step=step, loss=1.5, per_s=4096.0)
@@ -513,10 +513,10 @@ def growth(rows: Mapping[str, Row]) -> float | None:
     return log(rows[many]["cpu_s"] / rows[few]["cpu_s"]) / log(int(many) / int(few)) if least else None
 
 
-def table(kept: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+def table(saved: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
     yield "| path | nodes: CPU s | growth | time s | MiB | threads | open files | MiB sent |"
     yield "|---|---|---|---|---|---|---|---|"
-    for path, rows in kept.items():
+    for path, rows in saved.items():
         largest = rows[max(rows, key=int)]
         times = ", ".join(f"{int(count):,}: {row['cpu_s']:.2f}" for count, row in rows.items())
         exponent = growth(rows)
@@ -526,13 +526,13 @@ def table(kept: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
         )
 
 
-def missed(kept: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+def missed(saved: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
     """The goals that are missed."""
-    for path, rows in kept.items():
+    for path, rows in saved.items():
         exponent = growth(rows)
         if path not in LARGEST and exponent is not None and exponent > LINEAR:
             yield f"{path} grows with the number of nodes to the power {exponent:.2f}, more than {LINEAR:g}"
-    if planned := kept.get("dry-run", {}).get(str(max(NODES))):
+    if planned := saved.get("dry-run", {}).get(str(max(NODES))):
         for what in ("cpu_s", "wall_s"):
             if planned[what] > GOAL_S:
                 yield f"planning {max(NODES):,} nodes took {planned[what]:.1f} s ({what}), more than {GOAL_S:g}"
@@ -550,15 +550,15 @@ def main(argv: Sequence[str]) -> int:
         os._exit(0)  # without waiting for the monitor's threads
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "rows.json"
-    kept: dict[str, dict[str, Row]] = json.loads(file.read_text()) if file.exists() else {}
+    saved: dict[str, dict[str, Row]] = json.loads(file.read_text()) if file.exists() else {}
     for path in given.path:
         for count in counts(path, rehearsed=given.rehearse):
-            if str(count) not in kept.setdefault(path, {}):
-                kept[path][str(count)] = measured(path, count)
-                file.write_text(json.dumps(kept, indent=1))
-                print(f"{path}, {count} nodes: {kept[path][str(count)]['wall_s']:.1f} s", file=sys.stderr, flush=True)
+            if str(count) not in saved.setdefault(path, {}):
+                saved[path][str(count)] = measured(path, count)
+                file.write_text(json.dumps(saved, indent=1))
+                print(f"{path}, {count} nodes: {saved[path][str(count)]['wall_s']:.1f} s", file=sys.stderr, flush=True)
     shown = {
-        path: {str(count): kept[path][str(count)] for count in counts(path, rehearsed=given.rehearse)}
+        path: {str(count): saved[path][str(count)] for count in counts(path, rehearsed=given.rehearse)}
         for path in given.path
     }
     print("# Many nodes\n" + ("\nRehearsal: no figure here means anything.\n" if given.rehearse else ""))

@@ -93,7 +93,7 @@ def hf_model(given: argparse.Namespace, *, dropout: bool, attention: str = "sdpa
 
 
 def native_bf16(given: argparse.Namespace) -> bool:
-    """Whether bfloat16 is faster than float32 on this machine."""
+    """Return whether bfloat16 is faster than float32 on this machine."""
     if given.device == "cuda":
         import torch
 

@@ -28,14 +28,14 @@ from typing import Any, TextIO
 
 from benchmarks import gpt2, gpu_levers, pictures, text, waves
 from benchmarks.gpu_parts import PARTS, ROWS, Part, candidate_of, summary
-from benchmarks.side_by_side import LAST_WORDS, ROOT, Comparison, cannot_take_part, host
+from benchmarks.side_by_side import LAST_LINES, ROOT, Comparison, cannot_take_part, host
 from benchmarks.waves import Contestant, Limits
 
 SECONDS, LEVERS_S = 480.0, 200.0
 SUMMARY_S = 5.0
 """Seconds kept for the end."""
 LEAST_S = 30.0
-"""With less time left, no part begins."""
+"""Remaining seconds below which no part begins."""
 TESTS_S, FACTS_S = 150.0, 60.0
 PICTURES = 400
 ROUNDS = 8
@@ -164,7 +164,7 @@ def _facts_apart(*, rehearsed: bool) -> dict[str, Any]:
         ran = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=FACTS_S, check=True)
         found: dict[str, Any] = json.loads(ran.stdout.strip().rpartition("\n")[2])
     except subprocess.CalledProcessError as error:
-        return {"part": "facts", "problem": str(error), "last_lines": error.stderr.strip().splitlines()[-LAST_WORDS:]}
+        return {"part": "facts", "problem": str(error), "last_lines": error.stderr.strip().splitlines()[-LAST_LINES:]}
     except (subprocess.TimeoutExpired, ValueError) as error:
         return {"part": "facts", "problem": str(error)}
     return found
@@ -175,7 +175,7 @@ def facts(*, rehearsed: bool) -> dict[str, Any]:
     import torch
 
     from benchmarks.arithmetic import copy_rate, gemm_rate
-    from trainer.engine.hardware.compiling import what_lacks
+    from trainer.engine.hardware.compiling import missing_requirement
 
     shm = os.statvfs("/dev/shm")  # noqa: S108  # where the loaders' workers leave their batches
     found: dict[str, Any] = {
@@ -184,7 +184,7 @@ def facts(*, rehearsed: bool) -> dict[str, Any]:
     }  # fmt: skip
     if rehearsed:
         return found
-    found["compile_lacks"] = what_lacks(torch.device("cuda"))
+    found["compile_lacks"] = missing_requirement(torch.device("cuda"))
     with suppress(Exception):  # without NVML, or a card that does not tell: the figures count all the same
         import pynvml
 
@@ -236,7 +236,7 @@ def run_tests(logs: Path, limit_s: float, report: waves.Report) -> None:
             finally:
                 waves.kill(process.pid)
         if process.returncode not in (0, 1, 5, -signal.SIGKILL):
-            last = (logs / "tests.log").read_text("utf-8").strip().splitlines()[-LAST_WORDS:]
+            last = (logs / "tests.log").read_text("utf-8").strip().splitlines()[-LAST_LINES:]
             problem = f"pytest: exit code {process.returncode}"
             report({"part": "tests", "name": marks, "problem": problem, "last_lines": last})
     report({"part": "tests", **counts, "cut": cut})

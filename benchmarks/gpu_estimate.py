@@ -39,10 +39,10 @@ CHUNK = 2048
 SOME = 128
 """Tokens of the loss at size 1."""
 OPTIMIZER_BYTES = 40
-"""Per weight: AdamW reads it, its gradient and two moments and writes three of them; clipping reads the gradient twice
-and writes it once."""
+"""Bytes per weight: AdamW reads it, its gradient and two moments and writes three of them; clipping reads the gradient
+twice and writes it once."""
 OPTIMIZER_KERNELS = 40
-"""About: lists of tensors go through few kernels."""
+"""Estimate: lists of tensors go through few kernels."""
 VOCABULARY = 50257
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::_scaled_dot_product")
 
@@ -100,8 +100,8 @@ def main(argv: Sequence[str]) -> int:
     )
     for batch, table in zip(given.batch_size, counts(shape, given.batch_size), strict=True):
         own = {"products": products(shape) * batch, "attention": attention(shape) * batch}
-        told = ", ".join(f"{flops / 1e12:.2f} TFLOP of {name}" for name, flops in own.items())
-        print(f"\n{batch} × {seq_len} tokens, bfloat16; {told}\n")
+        parts = ", ".join(f"{flops / 1e12:.2f} TFLOP of {name}" for name, flops in own.items())
+        print(f"\n{batch} × {seq_len} tokens, bfloat16; {parts}\n")
         print("| | kernels | GB | milliseconds, estimated | MFU, estimated |\n|---|---|---|---|---|")
         for name, one in table.items():
             seconds = seconds_of(shape, batch, one)

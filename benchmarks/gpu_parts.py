@@ -34,7 +34,8 @@ class Part:
     limit_s: float = 150.0
 
     def contestants(self, folders: Mapping[str, Path], *, rehearsed: bool) -> tuple[Contestant, ...]:
-        """In a rehearsal only one compiles: on a CPU that takes a minute, and shows nothing about a card."""
+        """List the contestants; in a rehearsal only one compiles: on a CPU that takes a minute, and shows nothing
+        about a card."""
         words = self.rehearsal if rehearsed else (*self.options, "--device", "cuda")
         words = tuple(word.format(**folders) for word in words)
         more = {} if rehearsed else self.more

@@ -1,4 +1,4 @@
-"""Which OpenMP runtime and which allocator train fastest in the image: `python benchmarks/image_runtime.py IMAGE`.
+"""Fastest OpenMP runtime and allocator for training in the image: `python benchmarks/image_runtime.py IMAGE`.
 
 Steps of a small GPT in containers of two cores, one after the other and interleaved, so that a busy machine slows all
 variants equally. Prints the first decile and the median of all step times and the peak memory of each variant; the

@@ -40,7 +40,7 @@ def rows(folder: Path, traces: int) -> Iterator[tuple[int, int, np.ndarray[Any, 
 
 
 def write_tensors(folder: Path, traces: int) -> Path:
-    """As in the original guide: a list of small dictionaries per file."""
+    """Write a list of small dictionaries per file, as in the original guide."""
     import torch
 
     target = folder / f"tensors-{traces}"

@@ -29,7 +29,7 @@ MODELS = {
     "30m": ("--preset", "30m", "--batch-size", "4"),
     "98m": ("--preset", "124m", "--batch-size", "2", "--seq-len", "512"),
 }
-"""With the vocabulary below; the last is the shape of GPT-2 small."""
+"""Models with the vocabulary below; the last is the shape of GPT-2 small."""
 VOCABULARY = 8192
 STEPS = ("--max-steps", "4", "--checkpoint-every", "2", "--eval-every", "0", "--no-compile", "--log-every", "1")
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 SETTLED_S = 10.0
-"""After this time only refreshes are counted."""
+"""Seconds after which only refreshes are counted."""
 ORCH = (sys.executable, "-m", "orchestrator")
 
 

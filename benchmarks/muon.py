@@ -37,7 +37,7 @@ class Trial:
 
 
 Losses = dict[Trial, float]
-"""On the whole validation split, after the last step."""
+"""Losses on the whole validation split, after the last step."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -93,7 +93,7 @@ def theirs(shape: Gpt2Shape, tokens: Tensor, precision: str) -> Step:
 
 
 def _step(model: nn.Module, precision: str, loss_of: Callable[[], Tensor]) -> Step:
-    """As HF Trainer with its usual optimizer, and as our loop, take a step."""
+    """Take a step as HF Trainer does with its usual optimizer, and as our loop does."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
     def step() -> float:

@@ -80,8 +80,8 @@ def main() -> int:
 
 def _measured_s(nodes: str, words: Sequence[object], units: float) -> float:
     """Mean seconds of a step, from the speeds that the run reports."""
-    told = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))["data"]
-    lines = [json.loads(line) for line in _orch("logs", told["run_id"], "--json").splitlines()]
+    data = json.loads(_orch("launch", "--yes", "--json", "--nodes", nodes, "--", *words))["data"]
+    lines = [json.loads(line) for line in _orch("logs", data["run_id"], "--json").splitlines()]
     speeds = [_speed(line["event"]) for line in lines if (line.get("event") or {}).get("kind") == "step"]
     return units / statistics.harmonic_mean(speeds[SKIPPED:])
 

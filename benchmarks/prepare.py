@@ -24,7 +24,7 @@ import numpy as np
 WORDS, LINE_WORDS, BLOCK_WORDS = 200_000, 12, 1 << 20
 CHECKED_UP_TO_GB = 2.0
 BYTES_PER_TOKEN = 3.5
-"""About: to know when a share of the tokens is written."""
+"""Estimate, to know when a share of the tokens is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

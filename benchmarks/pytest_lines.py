@@ -15,7 +15,7 @@ LETTERS = 300
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Under pytest-xdist the controller receives all reports; workers write none."""
+    """Write a report; under pytest-xdist the controller receives all of them, and workers write none."""
     counts = report.when == "call" or report.outcome != "passed"
     if not counts or (report.when == "teardown" and report.skipped) or "PYTEST_XDIST_WORKER" in os.environ:
         return

@@ -41,7 +41,7 @@ class Recipe:
     embeddings: int = 0
     frozen_bytes: float = 2
     recomputed: bool = False
-    """Whether blocks are computed again in the backward pass."""
+    """True if blocks are computed again in the backward pass."""
 
 
 def qwen(model: str, trainable: int, whole: int, layers: int, width: int) -> tuple[Recipe, Recipe]:

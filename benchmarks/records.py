@@ -184,7 +184,7 @@ class WritingEngine(FakeEngine):
 
 
 def follow_table(nodes: int, rate: float, seconds: float) -> bool:
-    """Whether the record is complete."""
+    """Return whether the record is complete."""
     began, total = time.monotonic(), int(rate * seconds)
     spec = lan.plan().nodes[0].container
     containers = []
@@ -195,12 +195,12 @@ def follow_table(nodes: int, rate: float, seconds: float) -> bool:
         engine.start(container)
         node = FakeNode(name, engine=engine, answers={("true",): (0, "", "")})
         containers.append(RunningContainer(node=node, node_rank=rank, id=container))
-    heard, cpu_began, first, largest = 0, time.process_time(), 0.0, 0.0
+    received, cpu_began, first, largest = 0, time.process_time(), 0.0, 0.0
     for happening in follow(containers, RunRecord(RUN), patient=True):
         if not isinstance(happening, RunLine):
             continue
-        heard += 1
-        if heard % 1000 == 0 and heard > total * nodes / 10:
+        received += 1
+        if received % 1000 == 0 and received > total * nodes / 10:
             now = resident_mib()
             first, largest = first or now, max(largest, now)
     took, cpu_s = time.monotonic() - began, time.process_time() - cpu_began
@@ -212,9 +212,9 @@ def follow_table(nodes: int, rate: float, seconds: float) -> bool:
         "| lines written | followed | missing on record | µs of CPU a line | MiB at 1/10 | most MiB | growth | record |"
     )
     print("|---|---|---|---|---|---|---|---|")
-    print(f"| {total * nodes:,} | {heard:,} | {missing:,} | {cpu_s / max(1, heard) * 1e6:.1f} | {first:.0f} "
+    print(f"| {total * nodes:,} | {received:,} | {missing:,} | {cpu_s / max(1, received) * 1e6:.1f} | {first:.0f} "
           f"| {largest:.0f} | {largest - first:.1f} MiB (goal: < 20) | {size / 2**20:,.0f} MiB |")  # fmt: skip
-    return missing == 0 and heard == total * nodes
+    return missing == 0 and received == total * nodes
 
 
 def missing_lines(node: str, total: int) -> int:

@@ -16,7 +16,7 @@ class Round:
 
     measured: Measured | None = None
     problem: str = ""
-    last_words: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
 
     def in_short(self) -> str:
         if self.measured is None:
@@ -74,7 +74,7 @@ def spread(rounds: Sequence[Round], figure: str) -> Spread | None:
 
 
 def ratio(rounds: Sequence[Round], to: Sequence[Round], figure: str = "units_per_s") -> Spread | None:
-    """Per round, because both then ran in the same state of the machine."""
+    """Compare per round, because both then ran in the same state of the machine."""
     pairs = [
         (getattr(a.measured, figure), getattr(b.measured, figure))
         for a, b in zip(rounds, to, strict=False)
@@ -179,8 +179,8 @@ def _notes(result: Result) -> list[str]:
     lines = [f"- {name}: {note}" for name, note in result.notes.items()]
     for name, rounds in result.rounds.items():
         for round_ in rounds:
-            if round_.last_words:
-                lines.append(f"- {name} failed; its last lines: `{' ⏎ '.join(round_.last_words)}`")
+            if round_.last_lines:
+                lines.append(f"- {name} failed; its last lines: `{' ⏎ '.join(round_.last_lines)}`")
     return ["", *lines] if lines else []
 
 

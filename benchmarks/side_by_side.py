@@ -35,7 +35,7 @@ from benchmarks.report import Result, Round, Table, as_json, markdown
 from benchmarks.stopwatch import Measured
 
 ROOT = Path(__file__).parents[1]
-LAST_WORDS = 6
+LAST_LINES = 6
 """Lines of stderr that are kept of a candidate that failed."""
 
 
@@ -167,16 +167,16 @@ def _in_own_process(
         )
     except subprocess.TimeoutExpired:
         return Round(problem=f"not done after {given.timeout_s} s")
-    return told(ran.returncode, ran.stdout, ran.stderr)
+    return round_of(ran.returncode, ran.stdout, ran.stderr)
 
 
-def told(code: int, out: str, err: str) -> Round:
+def round_of(code: int, out: str, err: str) -> Round:
     """Parse a candidate's measurement from its last line; without one it failed, and its last lines say why."""
     lines = out.strip().splitlines()
     if code == 0 and lines:
         return Round(measured=Measured(**json.loads(lines[-1])))
     words = [line.strip() for line in err.strip().splitlines() if line.strip()]
-    return Round(problem=f"failed ({code}): {words[-1] if words else 'no word'}", last_words=tuple(words[-LAST_WORDS:]))
+    return Round(problem=f"failed ({code}): {words[-1] if words else 'no word'}", last_lines=tuple(words[-LAST_LINES:]))
 
 
 def _measure(comparison: Comparison, given: argparse.Namespace) -> int:
@@ -250,12 +250,12 @@ def host() -> dict[str, float | str]:
 
 
 def seen_by_contestants(rounds: Mapping[str, Sequence[Round]]) -> dict[str, float | str]:
-    said: dict[str, float | str] = {}
+    machine: dict[str, float | str] = {}
     for each in rounds.values():
         for round_ in each:
             if round_.measured:
-                said |= round_.measured.machine
-    return said
+                machine |= round_.measured.machine
+    return machine
 
 
 def _say(line: str) -> None:

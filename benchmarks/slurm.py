@@ -60,7 +60,7 @@ first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR=$(getent ahostsv4 "$first" | awk 'NR == 1 {{print $1}}')
 srun --output={folder}/%n.log bash -c {started}
 """
-"""Without agents; each task finds its rank by torchrun's own `--node-rank`."""
+"""Script without agents; each task finds its rank by torchrun's own `--node-rank`."""
 
 
 def main() -> int:

@@ -30,11 +30,11 @@ class Measured:
     cpu_s: float | None = None
     """CPU seconds of one step: excludes other processes of a shared machine, includes spinning OMP threads."""
     start_s: float | None = None
-    """From the start of the candidate to the first timed step: imports, building, compiling, warm-up steps."""
+    """Time from the start of the candidate to the first timed step: imports, building, compiling, warm-up steps."""
     peak_mib: float | None = None
-    """On CUDA the peak of allocated memory, otherwise the peak resident memory of the process."""
+    """Peak of allocated memory on CUDA, otherwise the peak resident memory of the process."""
     reserved_mib: float | None = None
-    """On CUDA the peak of reserved memory, which must fit on the GPU."""
+    """Peak of reserved memory on CUDA, which must fit on the GPU."""
     loss: float | None = None
     more: Figures = field(default_factory=dict)
     """Additional columns of this benchmark."""
@@ -89,7 +89,7 @@ class Stopwatch:
         return self.warmup + self._turns * self._per_turn
 
     def after(self, step: int) -> bool:
-        """Whether the measurement is complete."""
+        """Return whether the measurement is complete."""
         done = step - self.warmup
         if done < 0 or step > self.last:
             return step >= self.last
@@ -227,16 +227,16 @@ _THREADS = ("OMP_WAIT_POLICY", "OMP_PROC_BIND", "GOMP_SPINCOUNT", "MALLOC_CONF",
 
 def machine() -> dict[str, float | str]:
     """Hardware and libraries of this process."""
-    said: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
-    said |= {name: value for name in _THREADS if (value := os.environ.get(name))}
+    found: dict[str, float | str] = {"python": sys.version.split()[0], "cores": len(os.sched_getaffinity(0))}
+    found |= {name: value for name in _THREADS if (value := os.environ.get(name))}
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        said |= {
+        found |= {
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "isa": torch.backends.cpu.get_cpu_capability(),
         }
         if torch.cuda.is_available():
-            said["gpu"] = torch.cuda.get_device_name()
-            said["cuda"] = str(torch.version.cuda)
-    return said
+            found["gpu"] = torch.cuda.get_device_name()
+            found["cuda"] = str(torch.version.cuda)
+    return found

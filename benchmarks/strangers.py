@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.lab.chaos import BACK_S, until
 from tests.lab.conftest import NAMES, Orch, a_lab
-from tests.lab.underway import EXACT, Record, Told, records
+from tests.lab.underway import EXACT, Record, Reported, records
 from tests.strangers import attack
 
 WORDS = (*EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", "50")
@@ -60,13 +60,13 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     stopped = orch("stop", record.run_id, "--timeout", "60")
     require(stopped.code == 0, stopped.err)
 
-    told = record.events("step")
-    steps = [int(one.values["step"]) for one in told]
+    events = record.events("step")
+    steps = [int(one.values["step"]) for one in events]
     require(steps == list(range(1, len(steps) + 1)), "steps are missing or were repeated")
     broken = [one.kind for one in record.events("restarting", "resumed", "stalled", "waiting") if one.at > calm_from]
     require(not broken, f"it was disturbed: {broken}")
     require(became.answers <= {b'{"asked": '}, f"strangers received {became.answers}")
-    calm, under = (step_s(told, *span) for span in ((calm_from, began), (began, ended)))
+    calm, under = (step_s(events, *span) for span in ((calm_from, began), (began, ended)))
     opened = sum(became.begun.values())
     say(f"{opened} connections in {became.seconds:.0f} s ({', '.join(f'{n} {k}' for k, n in became.begun.items())})")
     say(f"{became.cut_off} cut off, {became.stayed} not, {became.refused} not even opened")
@@ -74,8 +74,8 @@ def attacked(orch: Orch, record: Record, rate: float, seconds: float) -> None:
     say(f"a step took {calm:.3f} s before, {under:.3f} s during the attack (medians)")
 
 
-def step_s(told: Sequence[Told], since: float, until: float) -> float:
-    at = [one.at for one in told if since <= one.at <= until]
+def step_s(events: Sequence[Reported], since: float, until: float) -> float:
+    at = [one.at for one in events if since <= one.at <= until]
     return statistics.median(after - before for before, after in pairwise(at))
 
 

@@ -32,8 +32,8 @@ def ours(flags: str, *, epoch_before: bool = False) -> Callable[[argparse.Namesp
         work += ["--schedule", "constant", "--warmup-steps", 0, "--num-workers", 0]
         if "--grad-accum" not in flags:
             work += ["--batch-size", given.batch_size]
-        with tempfile.TemporaryDirectory(prefix="orch-benchmark-frozen-") as kept:
-            work += ["--cache-dir", kept]
+        with tempfile.TemporaryDirectory(prefix="orch-benchmark-frozen-") as folder:
+            work += ["--cache-dir", folder]
             asked = flags.format(freeze=given.freeze_layers, quarter=max(given.batch_size // 4, 1)).split()
             last = steps_of(watch, ["text", *map(str, work), *asked])
         return watch.measured(given.batch_size, "texts", loss=last["loss"])

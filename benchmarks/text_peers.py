@@ -55,7 +55,8 @@ def together(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def three_heads(given: argparse.Namespace, *, attention: str = "sdpa", frozen: int = 0) -> Any:
-    """As in the original guide: BERT, dropout, a linear layer per head, weighted losses, class weights for causa."""
+    """Build the original guide's model: BERT, dropout, a linear layer per head, weighted losses, class weights for
+    causa."""
     import numpy as np
     import torch
     from torch import nn

@@ -86,7 +86,7 @@ def over_epochs(watch: Stopwatch, loader: Any, step: Callable[[Any, Any], float]
 
 
 def timm_recipe(given: argparse.Namespace) -> Measured:
-    """As `train.py --amp --channels-last --torchcompile`: timm's model, loader with prefetcher and workers,
+    """Train as `train.py --amp --channels-last --torchcompile` does: timm's model, loader with prefetcher and workers,
     optimizer; its random resized crops and mirroring, its other augmentation off."""
     watch = Stopwatch.of(given)
     import timm

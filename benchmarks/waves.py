@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.side_by_side import LAST_WORDS, ROOT
+from benchmarks.side_by_side import LAST_LINES, ROOT
 from benchmarks.stopwatch import Turn
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -60,7 +60,7 @@ class Limits:
 
     @classmethod
     def within(cls, seconds: float, contestants: int) -> Limits:
-        """From now on; the end is kept for the turns."""
+        """Set limits from now on; the end is reserved for the turns."""
         now = time.monotonic()
         return cls(arrive=now + max(0.6 * seconds, seconds - TURN_S * contestants), end=now + seconds)
 
@@ -180,7 +180,7 @@ class _Running:
             "part": self.contestant.part,
             "name": self.contestant.name,
             "problem": why if code is None else f"{why} with exit code {code}",
-            "last_lines": [line[:300] for line in lines[-LAST_WORDS:]],
+            "last_lines": [line[:300] for line in lines[-LAST_LINES:]],
         }
 
     def kill(self) -> None:

@@ -37,7 +37,7 @@ class CheckpointFile:
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
 
     def wrong_size(self, size: int | None) -> str:
@@ -132,7 +132,7 @@ def decode_start(text: str) -> StartPoint | None:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a checkpoint can have a file of this name."""
+    """Return whether a checkpoint can have a file of this name."""
     return _FILE.fullmatch(name) is not None and name != MANIFEST
 
 

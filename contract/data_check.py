@@ -146,9 +146,9 @@ class Copy:
         self.damaged = _read_json(self._beside(DAMAGED))
         state = _read_json(self._beside(CHECKED))
         self.before = _time_in(state, "before") or self.own.stat().st_mtime
-        """When the last complete comparison began, or the copy was made."""
+        """Time when the last complete comparison began, or the copy was made."""
         self.began = _time_in(state, "began")
-        """When the newest comparison began; 0: there was none."""
+        """Time when the newest comparison began; 0: there was none."""
         self.file, self.block = str(state.get("file") or ""), int(_time_in(state, "block"))
         """Its next block, in a file; an empty name: it is complete."""
         self.saved = time.monotonic()
@@ -221,7 +221,7 @@ class Copy:
 
 
 def _difference(content: memoryview, sums: FileSums, at: int) -> tuple[int, int] | None:
-    """Where a block differs: offset in the file, and length."""
+    """Find where a block differs: offset in the file, and length."""
     digits = sums.blocks[at // BLOCK * 8 :][:8]
     length = min(BLOCK, sums.size - at)
     if len(content) != length:  # it became shorter meanwhile
@@ -259,7 +259,7 @@ class _Reading:
         os.close(self.handle)
 
     def block(self, offset: int) -> memoryview:
-        """Up to a MiB from an offset on; less at the end of the file alone. Valid until the next call."""
+        """Read up to a MiB from an offset on; less at the end of the file alone. Valid until the next call."""
         view = memoryview(self.buffer)
         try:
             got = os.preadv(self.handle, [view], offset)

@@ -40,7 +40,7 @@ class Source:
     """A repository of the Hugging Face hub, or a file for torch.hub."""
 
     text: str
-    """As it was typed; its hash names the manifest."""
+    """Reference as it was typed; its hash names the manifest."""
     repo: str = ""
     is_dataset: bool = False
     revision: str = "main"
@@ -130,7 +130,7 @@ def encode_manifest(manifest: Manifest) -> str:
 
 
 def decode_manifest(text: str, source: Source) -> Manifest:
-    """ValueError: it is not the manifest of a download of `source`."""
+    """Decode the manifest of a download of `source`. ValueError: the text is no such manifest."""
     try:
         read: dict[str, Any] = json.loads(text)
         files = tuple(CachedFile(**one) for one in read["files"])
@@ -151,7 +151,7 @@ def decode_manifest(text: str, source: Source) -> Manifest:
 
 
 def is_inside(path: str, source: Source) -> bool:
-    """Whether this path belongs to the download's part of the cache, and can be a word of a line."""
+    """Return whether this path belongs to the download's part of the cache, and can be a word of a line."""
     top = f"{source.folder}/" if source.repo else f"{CHECKPOINTS}/{source.file}"
     parts = PurePosixPath(path).parts
     plain = "/".join(parts) == path and ".." not in parts and path == path.strip() and path.isprintable()

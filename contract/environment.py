@@ -31,6 +31,6 @@ SHUTDOWN_TIMEOUT_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 PEERS = "ORCH_PEERS"
 """DNS names of all pods of a job, in order of node_rank, separated by commas; set by manifests for Kubernetes."""
 RESTART_COUNT = "ORCH_RESTART_COUNT"
-"""How often Kubernetes has started the whole job again; optional."""
+"""Number of times that Kubernetes has started the whole job again; optional."""
 TOKEN_FILE = "ORCH_AGENTS_TOKEN_FILE"  # noqa: S105  # the name of a variable
 """File with the agents' token, where it is not in the run's folder: in a pod it is a Secret."""

@@ -86,7 +86,8 @@ def kind_in(text: str) -> str:
 
 
 def is_redrawn(text: str) -> bool:
-    """Whether a line holds a state of a progress bar, which is none of the lines that a program leaves behind."""
+    """Return whether a line holds a state of a progress bar, which is none of the lines that a program leaves
+    behind."""
     return kind_in(text) == LineRedrawn.kind
 
 

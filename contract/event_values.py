@@ -122,7 +122,7 @@ def _plain_items(value: Any) -> Any:
 
 
 def is_nan(value: Any) -> bool:
-    """Whether it is NaN or an infinity, which JSON does not have."""
+    """Return whether it is NaN or an infinity, which JSON does not have."""
     return isinstance(value, float) and not math.isfinite(value)
 
 

@@ -155,7 +155,7 @@ class ProgressEvent(Event):
     remaining_s: Float | None = None
     """Estimated seconds to it, at the time of the event."""
     balanced: StepNumber | None = None
-    """How often `--shares auto` has compared the speeds; None without it."""
+    """Number of times that `--shares auto` has compared the speeds; None without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class StepDone(ProgressEvent, kind="step"):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(ProgressEvent, kind="evaluation"):
-    """`others`: the workload's metrics."""
+    """Result of an evaluation. `others`: the workload's metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class CheckpointWritten(ProgressEvent, kind="checkpoint"):
     sha256: Text | None = None
     """Hash of its manifest, which holds those of all its files."""
     verified: Flag | None = None
-    """Whether it was read back and is intact."""
+    """True if it was read back and is intact."""
     stopped_s: Float | None = None
     """Seconds for which the training waited."""
     seconds: Float | None = None
@@ -280,7 +280,7 @@ class LivenessReported(AgentEvent, kind="liveness"):
     """Row of the table in `contract.liveness`; empty: the ranks make progress again."""
     text: Text | None = None
     fault: Flag | None = None
-    """Whether something is wrong; otherwise it is a note."""
+    """True if something is wrong; otherwise it is a note."""
     ranks: RankNumbers | None = None
     """Ranks that others wait for, or that it is about."""
     nodes: Texts | None = None
@@ -380,9 +380,9 @@ class OutputsMissing(OutputsEvent, kind="outputs_missing"):
     """`nodes` do not have files that ranks wrote on `source`. `seconds` is an estimate."""
 
     outdated: Flag | None = None
-    """Whether `nodes` have older copies of all of them."""
+    """True if `nodes` have older copies of all of them."""
     other_ranks: Flag | None = None
-    """Whether another rank than rank 0 wrote them."""
+    """True if another rank than rank 0 wrote them."""
     why_not: Text | None = None
     """`off`, `limit`, `other_ranks` or `connection`: why they are not copied; None: they are."""
 
@@ -414,7 +414,7 @@ class DataDamaged(AgentEvent, kind="data_damaged"):
     size: Int | None = None
     """Bytes from `offset` in which the difference lies."""
     intact_at: Float | None = None
-    """Since when it may be damaged: the file was last known to be intact then, in seconds since 1970."""
+    """Time from which it may be damaged: the file was last known to be intact then, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ class HostlistError(ValueError):
 
 
 def is_hostlist(text: str) -> bool:
-    """Whether the text stands for more than itself."""
+    """Return whether the text stands for more than itself."""
     return any(character in text for character in "[],")
 
 

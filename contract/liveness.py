@@ -36,11 +36,12 @@ class LivenessLimits:
     """Seconds without progress of any rank."""
 
     certain_s: float = 30.0
-    """Until collectives that can never complete are reported."""
+    """Seconds until collectives that can never complete are reported."""
     held_s: float = 40.0
-    """Until a rank that the kernel does not let run is reported: before its agent ends it as frozen, after 60 s."""
+    """Seconds until a rank that the kernel does not let run is reported: before its agent ends it as frozen, after
+    60 s."""
     note_s: float = 60.0
-    """Until a rank that others wait for is reported."""
+    """Seconds until a rank that others wait for is reported."""
     all_idle_s: float = 120.0
     stale_s: float = 10.0
     """Age of a rank status, written every second, from which the interpreter does not run: native code holds it."""
@@ -79,9 +80,9 @@ class LivenessHistory:
     ended: frozenset[int] = frozenset()
     """Ranks that have ended well."""
     independent: bool = False
-    """Whether each rank is meant to train its own model."""
+    """True if each rank is meant to train its own model."""
     is_over: bool = False
-    """Whether the run has ended: then one optimizer step counts, where no process group ever was."""
+    """True if the run has ended: then one optimizer step counts, where no process group ever was."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +93,9 @@ class LivenessDecision:
     text: str
     """The message, without its sign."""
     is_fault: bool
-    """Whether something is wrong; otherwise it is a note."""
+    """True if something is wrong; otherwise it is a note."""
     restarts: bool = False
-    """Whether a restart can help: ranks are stuck, or can never continue."""
+    """True if a restart can help: ranks are stuck, or can never continue."""
     ranks: tuple[int, ...] = ()
     """Ranks that it is about: those that others wait for, or all."""
     seconds: float = 0.0
@@ -153,14 +154,14 @@ def _progress(part: Sequence[RankSigns], history: LivenessHistory, limits: Liven
 
 
 def is_held(signs: RankSigns, limit_s: float) -> bool:
-    """Whether the kernel has let no thread of the rank run for so long."""
+    """Return whether the kernel has let no thread of the rank run for so long."""
     stands = signs.io_bytes_s < IO_BYTES_S if signs.age_s is None else signs.age_s >= limit_s
     return signs.state in ("T", "D") and signs.stood_s >= limit_s and stands
 
 
 def is_frozen(signs: RankSigns, limit_s: float) -> bool:
-    """Whether the rank is beyond help: its status stands, and its CPU time does not advance either. Native code that
-    holds the interpreter, such as `json.loads` of a large file, uses CPU time."""
+    """Return whether the rank is beyond help: its status stands, and its CPU time does not advance either. Native code
+    that holds the interpreter, such as `json.loads` of a large file, uses CPU time."""
     stands = signs.age_s is not None and signs.age_s >= limit_s and signs.stood_s >= limit_s
     return stands and (signs.state in ("T", "D") or (signs.cpu or 0.0) < IDLE)
 
@@ -218,14 +219,15 @@ def _all_wait(part: Sequence[RankSigns], history: LivenessHistory) -> LivenessDe
 
 
 def _differ(part: Sequence[RankSigns]) -> bool:
-    """Whether a collective that a rank waits in is not waited in by another rank of its group, or as another one."""
+    """Return whether a collective that a rank waits in is not waited in by another rank of its group, or as another
+    one."""
     waited = {collective for one in part for collective in one.pending}
     missed = any((name, number) not in one.pending for name, number in waited for one in part if name in one.groups)
     return missed or _calls_differ(part)
 
 
 def _calls_differ(part: Sequence[RankSigns]) -> bool:
-    """Whether ranks are in one collective by different calls."""
+    """Return whether ranks are in one collective by different calls."""
     calls: dict[frozenset[tuple[str, int]], set[str]] = {}
     for one in part:
         if one.call and len(one.pending) == 1:
@@ -284,12 +286,12 @@ def _kind(one: RankSigns, limits: LivenessLimits) -> str:
 
 
 def _is_stale(one: RankSigns, limits: LivenessLimits) -> bool:
-    """Whether the interpreter does not run, so that the status is of a moment before."""
+    """Return whether the interpreter does not run, so that the status is of a moment before."""
     return one.age_s is not None and one.age_s >= limits.stale_s
 
 
 def _is_native(one: RankSigns, limits: LivenessLimits) -> bool:
-    """Whether native code holds the interpreter, and computes."""
+    """Return whether native code holds the interpreter, and computes."""
     return _is_stale(one, limits) and one.cpu is not None and one.cpu >= IDLE
 
 

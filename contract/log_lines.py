@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 EVENT_MARK = "@orch "
-"""Before the JSON object of an event."""
+"""Mark before the JSON object of an event."""
 MAX_CHARS = 4096
 """Characters of a line that are searched: regular expressions would take minutes for a base64 picture of 1 MB."""
 _RANK_PREFIX = re.compile(r"\[rank([0-9]{1,9})\]:[ \t]?")

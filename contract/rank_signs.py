@@ -29,9 +29,9 @@ class RankSigns:
     store_port: int = 0
     """Port of torch's store, on whose connections no gradient travels."""
     in_group: bool = False
-    """Whether a process group exists."""
+    """True if a process group exists."""
     joined: bool = False
-    """Whether one was seen, which a script destroys at its end."""
+    """True if one was seen, which a script destroys at its end."""
     call: str = ""
     """Call into torch.distributed that its main thread is in."""
     line: str = ""
@@ -39,7 +39,7 @@ class RankSigns:
     importing: str = ""
     """Package that it is importing."""
     gpu: bool = False
-    """Whether it uses CUDA: then CPU time says nothing, as a wait may spin."""
+    """True if it uses CUDA: then CPU time says nothing, as a wait may spin."""
     parameter: int | None = None
     """Elements of the largest parameter that it trains; None: not known."""
     largest: int | None = None
@@ -55,7 +55,7 @@ class RankSigns:
     exchange: str = ""
     """The collective that the trainer has noted."""
     left_out: bool = False
-    """Whether it takes no part in the training."""
+    """True if it takes no part in the training."""
     cpu: float | None = None
     """CPU seconds per second of the process and its descendants; None: not known."""
     stood_s: float = 0.0
@@ -68,9 +68,9 @@ class RankSigns:
     state: str = ""
     """The kernel's letter: T stopped, D held by a disk or a driver."""
     sleeps: bool = False
-    """Whether its main thread is in a timed sleep."""
+    """True if its main thread is in a timed sleep."""
     listens: bool = False
-    """Whether it waits for connections, as a server does."""
+    """True if it waits for connections, as a server does."""
     lines: int = 0
     """Lines that the ranks of its node have written."""
 
@@ -89,7 +89,7 @@ class RankSigns:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for other ranks."""
+        """True if it waits for other ranks."""
         waiting = self.call or self.exchange or self.pending
         return bool(waiting) and (self.gpu or self.cpu is None or self.cpu < BUSY)
 

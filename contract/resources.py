@@ -22,7 +22,7 @@ class GpuUsage:
     clock_mhz: int | None = None
     """Clock of the multiprocessors."""
     slowed_by: str = ""
-    """Why the driver keeps the clock low, such as "temperature"; empty: it does not, or does not tell."""
+    """Reason why the driver keeps the clock low, such as "temperature"; empty: it does not, or does not tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ResourceUsage:
     ram_limit_mib: int
     swap_used_mib: int = 0
     disk_free_mib: int | None = None
-    """In the file system of the run's folder."""
+    """Free space in the file system of the run's folder."""
     disk_read_mib_s: float = 0.0
     disk_write_mib_s: float = 0.0
     network_in_mib_s: float = 0.0

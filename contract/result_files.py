@@ -36,14 +36,14 @@ class ResultFile:
     modified_us: int
     """Time of its last change, in microseconds since 1970."""
     copied: bool = False
-    """Whether it was copied from another node and has not changed since."""
+    """True if it was copied from another node and has not changed since."""
     launched: bool = False
-    """Whether it is a file of the launch that has changed; on another node that does not list it, it has not."""
+    """True if it is a file of the launch that has changed; on another node that does not list it, it has not."""
     sha256: str = ""
     """Hash of a small file; empty: not known."""
 
     def is_same(self, other: ResultFile) -> bool:
-        """Whether both have the same content, as far as the lists show it."""
+        """Return whether both have the same content, as far as the lists show it."""
         if self.sha256 and other.sha256:
             return self.sha256 == other.sha256
         return self.size == other.size
@@ -55,7 +55,7 @@ class ResultFiles:
 
     files: tuple[ResultFile, ...] = ()
     complete: bool = True
-    """Whether these are all; otherwise nothing follows from the absence of one."""
+    """True if these are all; otherwise nothing follows from the absence of one."""
     folder: str = ""
     """Identity of the folder: the same on nodes that share it, as on NFS; empty: not known."""
 
@@ -113,7 +113,7 @@ def compare(source: ResultFiles, others: Mapping[str, ResultFiles]) -> FileDiffe
 
 
 def within_limit(files: Sequence[ResultFile], limit: int = COPY_LIMIT_BYTES) -> bool:
-    """Whether so many bytes are copied without a question."""
+    """Return whether so many bytes are copied without a question."""
     return sum(file.size for file in files) <= limit
 
 

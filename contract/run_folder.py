@@ -33,6 +33,6 @@ def place_file(attempt: int) -> str:
 
 
 def is_own_file(path: str) -> bool:
-    """Whether a path in the run's folder is one of this project's, not of the user's script."""
+    """Return whether a path in the run's folder is one of this project's, not of the user's script."""
     first, _, rest = path.partition("/")
     return first in _OWN_FOLDERS if rest else first in _OWN_FOLDERS or _OWN_FILES.fullmatch(first) is not None

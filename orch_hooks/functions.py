@@ -19,7 +19,7 @@ _reporter: Any = None
 
 
 def active() -> bool:
-    """Whether this process is a rank of a run."""
+    """Return whether this process is a rank of a run."""
     return bool(os.environ.get(load("contract.environment").RUN_DIR))
 
 

@@ -29,7 +29,7 @@ COLUMNS, ROWS = 100, 26
 LONGEST_PAUSE_S = 1.2
 """Longer pauses of a recording are cut to this."""
 END_S = 6.0
-"""How long the last picture stays before the animation begins again."""
+"""Seconds for which the last picture stays before the animation begins again."""
 WIDTH, HEIGHT, MARGIN = 8.0, 18.0, 14.0
 """A character's cell and the border, in pixels."""
 BACKGROUND, FOREGROUND = "#1b1d23", "#d7dae0"
@@ -43,7 +43,7 @@ class Line:
     row: int
     at_s: float
     text: str
-    """With ANSI color codes."""
+    """Text with ANSI color codes."""
     until_s: float | None = None
     """Time at which another line takes its place."""
 
@@ -52,15 +52,17 @@ def record(file: Path, command: Sequence[str]) -> int:
     """Run the command, write its lines to the terminal and to the file, and return its exit code."""
     began = time.monotonic()
     with (
-        file.open("w", encoding="utf-8") as kept,
+        file.open("w", encoding="utf-8") as recording,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
         io.TextIOWrapper(process.stdout or io.BytesIO(), encoding="utf-8", newline="\n") as lines,  # a \r ends none
     ):
-        kept.write(json.dumps({"version": 2, "width": COLUMNS, "height": ROWS, "command": " ".join(command)}) + "\n")
+        recording.write(
+            json.dumps({"version": 2, "width": COLUMNS, "height": ROWS, "command": " ".join(command)}) + "\n"
+        )
         for line in lines:
             sys.stdout.write(line)
             at_s = round(time.monotonic() - began, 2)
-            kept.write(json.dumps([at_s, "o", line.replace("\n", "\r\n")], ensure_ascii=False) + "\n")
+            recording.write(json.dumps([at_s, "o", line.replace("\n", "\r\n")], ensure_ascii=False) + "\n")
     return process.returncode
 
 

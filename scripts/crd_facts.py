@@ -24,7 +24,18 @@ from typing import Any
 
 import yaml
 
-KEPT = ("type", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "required")
+KEYWORDS = (
+    "type",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "required",
+)
 INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 METADATA = {
@@ -56,7 +67,7 @@ def facts_of(definition: dict[str, Any], version: str) -> dict[str, Any]:
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """The facts of one field and of those below it."""
-    facts = {key: schema[key] for key in KEPT if key in schema}
+    facts = {key: schema[key] for key in KEYWORDS if key in schema}
     if schema.get("x-kubernetes-int-or-string"):
         facts = {"type": ["integer", "string"]} | {key: facts[key] for key in ("pattern",) if key in facts}
     if schema.get("format") == "int32":

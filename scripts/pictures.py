@@ -91,7 +91,7 @@ line-height: {line_height}px; white-space: pre }}
 </g>
 </svg>
 """
-"""As rich draws it, without the fonts that it would fetch."""
+"""SVG as rich draws it, without the fonts that it would fetch."""
 
 
 # ── The run ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -250,18 +250,18 @@ def status() -> str:
 def logs() -> str:
     """Lines of a script of one's own on all nodes, the same ones once."""
     losses = {"tower": (2.303, 1.214, 0.871), "studio": (2.298, 1.236, 0.866), "laptop": (2.311, 1.225, 0.879)}
-    said = [line(BEGAN + 14, name, "read 41,200 rows of data/train.csv") for name in NODES]
-    said.append(line(BEGAN + 16, "laptop", "UserWarning: batch 64 does not fit into 3.8 GiB, taking 48"))
+    lines = [line(BEGAN + 14, name, "read 41,200 rows of data/train.csv") for name in NODES]
+    lines.append(line(BEGAN + 16, "laptop", "UserWarning: batch 64 does not fit into 3.8 GiB, taking 48"))
     for epoch in range(3):
         for number, (node, values) in enumerate(losses.items()):
             at, text = BEGAN + 30 * epoch + 30 + number / 10, f"epoch {epoch + 1}/20  loss {values[epoch]:.3f}"
-            said.append(line(at, node, text))
-        said.append(
+            lines.append(line(at, node, text))
+        lines.append(
             line(BEGAN + 30 * epoch + 35, "tower", f"accuracy {(0.412, 0.587, 0.693)[epoch]:.1%}, saved best.pt")
         )
     with contextlib.redirect_stdout(io.StringIO()) as written:
         printer = LogPrinter(names=NODES, as_json=False, fold={})
-        for one in said:
+        for one in lines:
             printer.print(one)
         printer.rest()
     return terminal("orch logs -f", Text.from_ansi(written.getvalue().rstrip()))

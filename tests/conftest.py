@@ -1,4 +1,5 @@
-"""What all tests share: the figures that a run measured are printed at its end, and tests are counted by cost."""
+"""Fixtures and output of all tests: the figures that a run measured are printed at its end, and tests are counted by
+cost."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ class Hub:
     """Files that the repository holds in large-file storage: these have a SHA-256."""
     plain: dict[str, bytes] = field(default_factory=dict)
     token: str = ""
-    """If set, requests without it are refused."""
+    """Token; if set, requests without it are refused."""
     breaks_after: dict[str, int] = field(default_factory=dict)
     """Bytes after which the connection of each answer for this file ends."""
     failing: int = 0
-    """If set, the status of every answer."""
+    """Status of every answer, if set."""
     asked: list[str] = field(default_factory=list)
     """Paths of the requests, with the byte at which each begins."""
     url: str = ""
@@ -49,7 +49,7 @@ class Hub:
         return self.plain.get(path)
 
     def begun_at(self, name: str) -> list[int]:
-        """For each download of this file, the byte at which it began."""
+        """List the byte at which each download of this file began."""
         found = [asked.rpartition("@") for asked in self.asked]
         return [int(at) for path, _, at in found if path.endswith(f"/{name}")]
 

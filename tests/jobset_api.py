@@ -1,4 +1,4 @@
-"""What JobSet's API takes: the types of its definition, closed, and the rules of webhooks, of CEL and of pods.
+"""Input of JobSet's API: the types of its definition, closed, and the rules of webhooks, of CEL and of pods.
 
 Types: the JSON Schema tests/cases/export/jobset.schema.json, made by scripts/crd_facts.py; a field that it lacks
 is a problem, which an API server would drop silently. Rules: JobSet's webhook (kubernetes-sigs/jobset,
@@ -231,7 +231,7 @@ def _label_1035(path: str, name: str) -> Iterator[Problem]:
 
 
 def _not_1035(name: str) -> str:
-    """Why the name is no label of RFC 1035; empty if it is one."""
+    """Return why the name is no label of RFC 1035; empty if it is one."""
     if not DNS_1035.fullmatch(name):
         return f"{name!r} is no DNS-1035 label: small letters, digits and -, a letter first"
     return f"{name!r} has {len(name)} characters, and a label at most {LONGEST_LABEL}" * (len(name) > LONGEST_LABEL)

@@ -105,7 +105,7 @@ def event(kind: str, rank: int = 0, **values: object) -> str:
 
 
 def forecast(**changes: object) -> dict[str, Any]:
-    """What a trainer forecasts for three nodes of which the last is left out, as the values of its event."""
+    """Make a trainer's forecast for three nodes of which the last is left out, as the values of its event."""
     row = {"shares": [4], "compute_s": 0.4, "exchange_s": 0.0, "sent_mb": 0.0, "chosen": False, "proven": True}
     both = {**row, "nodes": ["alpha", "beta"], "compute_s": 0.2}
     values = {
@@ -131,7 +131,7 @@ def forecast(**changes: object) -> dict[str, Any]:
 
 @dataclass
 class Actor(FakeEngine):
-    """A container that, once started, says its lines and ends (or goes on, where `ends_with` is None)."""
+    """A container that, once started, prints its lines and ends (or continues, where `ends_with` is None)."""
 
     says: tuple[str, ...] = ()
     ends_with: int | None = 0
@@ -152,7 +152,7 @@ class Actor(FakeEngine):
 
 
 def dialled(argv: Sequence[str], shut: Sequence[str] = ()) -> str:
-    """What the program of the pair probe answers on a LAN where everything passes, but to the machines in `shut`."""
+    """Answer as the program of the pair probe does on a LAN where everything passes, but to the machines in `shut`."""
     program, what, *words = argv[2:]
     assert program == Path(reach_program.__file__).read_text("utf-8")
     if what == "listen":
@@ -167,7 +167,7 @@ def dialled(argv: Sequence[str], shut: Sequence[str] = ()) -> str:
 
 
 def on_the_host(argv: Sequence[str], _stdin: bytes = b"", _timeout_s: float = 0) -> tuple[int, str, str]:
-    """Where there is no image, the host's Python runs that program."""
+    """Answer for that program run by the host's Python, where there is no image."""
     if argv[:2] != ("python3", "-c"):
         raise UnexpectedCallError(str(argv)[:200])
     return 0, dialled(argv), ""
@@ -228,7 +228,7 @@ def silent(name: str) -> FakeNode:
 
 
 def probe_answer(name: str, **changes: str) -> str:
-    """What the facts script writes on this machine; a clock that nobody can read counts as right."""
+    """Answer as the facts script does on this machine; a clock that cannot be read counts as right."""
     values = {
         "system": f"{name} 6.1 x86_64", "identity": "uid=1000(ana) gid=1000(ana) groups=1000(ana),998(docker)",
         "machine_id": name, "home": "/home/ana", "cpus": "4", "memory_kib": "16384000",
@@ -250,7 +250,7 @@ def written(step: int, sha256: str = MANIFEST_SHA256, rank: int = 0) -> str:
 def keep_checkpoint(
     node: FakeNode, run_id: str, step: int, *, damaged: bool = False, manifest_sha256: str = MANIFEST_SHA256
 ) -> None:
-    """From now on the machine says that it holds this one of a run."""
+    """Make the machine report from now on that it holds this one of a run."""
     size, digest, name = 3000, "ab" * 32, f"step-{step:08d}"
     folder = f"/home/ana/orch/orch/runs/{run_id}"
     manifest = json.dumps({"step": step, "files": {"state.pt": {"bytes": size, "sha256": digest}}})
@@ -268,7 +268,7 @@ def keep_checkpoint(
 
 
 def network_answer(name: str) -> str:
-    """What the doctor's second script writes: a cable, and no packet filter."""
+    """Answer as the doctor's second script does: a cable, and no packet filter."""
     return (
         f"address=2: eth0    inet {address_of(name)}/24 brd 10.0.0.255 scope global eth0\n"
         f"interface=eth0|1500|0x1003|up|1000|full|1| device|02:00:00:00:00:0{NAMES.index(name)}\n"
@@ -293,13 +293,13 @@ reboot=no
 throttled=0
 throttled=2
 """
-"""What the doctor's script writes on a server in health."""
+"""Output of the doctor's script on a server in health."""
 
 INSIDE = {
     "torch": "2.13.0+cpu", "nccl": "", "python": "3.11.2", "cpu_capability": "AVX2", "cpus": 3.0,
     "memory_mib": 12800, "shm_mib": 3200, "open_files": 1048576, "user": 1000,
 }  # fmt: skip
-"""What a container of the training image answers on a machine in health, such as that of `facts`."""
+"""Answer of a container of the training image on a machine in health, such as that of `facts`."""
 
 
 def look_inside(container: ContainerSpec) -> tuple[int, str, str]:

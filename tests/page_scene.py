@@ -174,7 +174,7 @@ class PlayedWatch:
     silent: set[str] = field(default_factory=set)
     """Names of nodes that do not answer from now on."""
     plain: bool = False
-    """Whether the run reports nothing itself: its progress is read from its output."""
+    """True if the run reports nothing itself: its progress is read from its output."""
     extra: list[Fact] = field(default_factory=list)
     """Facts to come before the next ones."""
     closed: Event = field(default_factory=Event)

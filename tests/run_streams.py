@@ -365,7 +365,7 @@ def cut_off() -> Stream:
 
 
 def lost_and_found() -> Stream:
-    """It is on record that no node answers; then they do, and the run has gone on."""
+    """Stream in which it is on record that no node answers; then they do, and the run has continued."""
     s = cut_off()
     s.record(400, EndEntry(attempt=0, state="lost"))
     s.run(1000)
@@ -411,7 +411,7 @@ def damaged_data() -> Stream:
 
 
 def replaced_data() -> Stream:
-    """What an attempt has read stays in doubt."""
+    """Stream in which the data that an attempt has read stays in doubt."""
     s = trained()
     entry = DataEntry(attempt=0, node="beta", data="d" * 16, file="a.bin", wrong="content", found_at=9, intact_at=1)
     s.record(20, entry)
@@ -464,7 +464,7 @@ def record_lost() -> Stream:
 
 
 def unnamed_node() -> Stream:
-    """Without a record, a node that does not answer has no name."""
+    """Stream without a record: a node that does not answer has no name."""
     s = record_lost()
     lost = Member(node="?", node_rank=1, state=State.LOST, reason="beta did not answer", out_of_reach=True)
     s.run(20, member("alpha"), lost, member("gamma"), unreachable=["beta"])
@@ -520,7 +520,7 @@ def checkpoint_9999() -> Stream:
 
 
 def returning_node() -> Stream:
-    """gamma was given up, and returns with its container of attempt 0, which goes on writing."""
+    """Stream in which gamma was given up, and returns with its container of attempt 0, which still writes."""
     s = trained()
     s.names = NAMES[:2]
     s.claim(20, 1, "replan")
@@ -600,7 +600,7 @@ def half_stopped() -> Stream:
 
 
 def forgotten() -> Stream:
-    """On record without an end, and no node has a container of it."""
+    """Stream of a run on record without an end, of which no node has a container."""
     s = trained()
     s.facts.append(RunSeen(seen=T0 + 900, run=None))
     return s

@@ -45,7 +45,7 @@ def flip(file: Path) -> None:
 
 
 def steps_in(root: Path, run_id: str = RUN) -> list[int]:
-    """What lies there, half-done copies and all."""
+    """List what is there, half-done copies included."""
     folder = root / "runs" / run_id / "checkpoints"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     assert all(name.startswith("step-") for name in names), names
@@ -86,7 +86,7 @@ class Shelves:
 
     @property
     def plan(self) -> Plan:
-        """Of `RUN`, on all of them, the first one leading."""
+        """Plan of `RUN`, on all of them, the first one leading."""
         return lan.plan_of(*self.specs)
 
     def connect(self, spec: NodeSpec) -> FakeNode:

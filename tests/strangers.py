@@ -13,25 +13,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 LONGEST_S = 10.0
-"""That one of them stays, unless it is cut off before."""
+"""Seconds that a connection stays, unless it is cut off before."""
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What became of an attack."""
+    """Outcome of an attack."""
 
     seconds: float
     begun: Mapping[str, int]
     """Connections by kind."""
     refused: int
-    """Could not be opened."""
+    """Connections that could not be opened."""
     cut_off: int
     """Ended by the coordinator, or by themselves."""
     stayed: int
-    """Were not cut off in all that time."""
+    """Connections that were not cut off in all that time."""
     answers: frozenset[bytes] = field(repr=False)
-    """What was said to them, but for what is drawn at random."""
+    """Answers to them, without what is drawn at random."""
 
 
 def attack(address: str, port: int, *, rate: float, seconds: float) -> Attack:
@@ -86,10 +86,10 @@ async def _one(
 
 
 async def _stay(stream: Stream, act: Callable[[Stream], Awaitable[None]], answers: set[bytes]) -> None:
-    """Until the connection is ended."""
+    """Wait until the connection is ended."""
     await act(stream)
-    while said := await stream[0].read(1000):
-        answers.add(said[:10])
+    while message := await stream[0].read(1000):
+        answers.add(message[:10])
 
 
 async def _silent(_stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""How much a piece of code does, counted: the same on a busy machine, unlike the time that it takes."""
+"""Counted work of a piece of code: the same on a busy machine, unlike the time that it takes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ class TrainerError(Exception):
 
 
 class TooLittleMemoryError(TrainerError):
-    """Not even one sample fits into memory: a user error, which a restart repeats. Exit code 1, as it shows only during
+    """Memory too small for one sample: a user error, which a restart repeats. Exit code 1, as it shows only during
     training, not in the configuration."""
 
 

@@ -18,8 +18,8 @@ from trainer.options import add_options, values_given
 
 ENVIRONMENT = "TRAINER_"
 COMMAND_LINE = "command line"
-KEPT = "options.yaml"
-_NOT_KEPT = {"chosen", "run_dir", "resume", "config"}
+FILE_NAME = "options.yaml"
+_NOT_SAVED = {"chosen", "run_dir", "resume", "config"}
 """Options that identify the run, not how it is trained."""
 
 
@@ -142,10 +142,10 @@ def summary(options: TrainOptions) -> str:
     """Return one line with the values that the user gave."""
     words = []
     for name, chosen in options.chosen.items():
-        if chosen.by_user and name not in _NOT_KEPT:
+        if chosen.by_user and name not in _NOT_SAVED:
             origin = "" if chosen.origin == COMMAND_LINE else f" ({chosen.origin})"
             words.append(f"{name.replace('_', '-')} {_plain(chosen.value)}{origin}")
-    return f"options: {', '.join(words) or 'none given'}; all of them in {options.run_dir / KEPT}"
+    return f"options: {', '.join(words) or 'none given'}; all of them in {options.run_dir / FILE_NAME}"
 
 
 def in_use(options: TrainOptions) -> dict[str, OptionValue]:
@@ -154,7 +154,7 @@ def in_use(options: TrainOptions) -> dict[str, OptionValue]:
     for name, chosen in options.chosen.items():
         value = values[name].value if name in values else None
         values[name] = OptionValue(chosen.value if value is None else value, chosen.origin)  # `none` means None
-    return {name: one for name, one in values.items() if name not in _NOT_KEPT and one.value is not None}
+    return {name: one for name, one in values.items() if name not in _NOT_SAVED and one.value is not None}
 
 
 def as_rows(options: TrainOptions) -> tuple[tuple[str, str, str], ...]:
@@ -177,7 +177,7 @@ def keep(options: TrainOptions) -> None:
     """Write the options into the run's folder. ConfigurationError: this process may not write there."""
     try:
         options.run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomic(options.run_dir / KEPT, as_yaml(options).encode())
+        write_atomic(options.run_dir / FILE_NAME, as_yaml(options).encode())
     except OSError as error:
         if refused := not_permitted(error):
             raise ConfigurationError(refused) from error

@@ -27,7 +27,7 @@ class OptionSpec:
     without_value: Any = None
     """Value of the flag alone. None: the flag requires a value."""
     varies: bool = False
-    """Whether workloads and presets have a default of their own."""
+    """True if workloads and presets have a default of their own."""
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -41,7 +41,7 @@ class OptionSpec:
         return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
 
     def allows(self, value: float) -> bool:
-        """Whether the value is within the limits. NaN never is."""
+        """Return whether the value is within the limits. NaN never is."""
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)

@@ -16,7 +16,7 @@ def gpu_memory(device: torch.device | None = None) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch or the kernel refused memory. On a CPU and in CUDA's libraries only the message shows it."""
+    """Return whether torch or the kernel refused memory. On a CPU and in CUDA's libraries only the message shows it."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

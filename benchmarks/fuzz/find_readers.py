@@ -72,7 +72,7 @@ def _functions(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.FunctionDef
 
 
 def _decodes(function: ast.FunctionDef) -> bool:
-    """Whether its own lines call a decoder, not those of a function inside it."""
+    """Return whether its own lines call a decoder, not those of a function inside it."""
     left: list[ast.AST] = [*function.body]
     while left:
         node = left.pop()

@@ -80,13 +80,13 @@ def _answer(text: str, code: int = 0) -> Completed:
 
 def _shown(text: str) -> None:
     """Read a container's line as the display, the diagnosis and the supervisor do."""
-    rank, said_text = split_rank(text)
-    said = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=said_text)
-    event = said.event
-    log_line(said, width=5).plain.encode()
-    log_json(said).encode()
-    recovery_line(said).encode()
-    write_postmortem(Evidence(run_id="r1", lines=(said,)))
+    rank, line_text = split_rank(text)
+    line = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=rank, text=line_text)
+    event = line.event
+    log_line(line, width=5).plain.encode()
+    log_json(line).encode()
+    recovery_line(line).encode()
+    write_postmortem(Evidence(run_id="r1", lines=(line,)))
     read_figures(text)
     if event:
         slow_ranks(event if isinstance(event, ProgressEvent) else None, ["alpha"])
@@ -314,7 +314,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _sums(text: str) -> None:
-    """As a file whose own sum is right, and as it is."""
+    """Read as a file whose own sum is right, and as it is."""
     content = text.partition("\n")[2]
     for whole in (text, f"{hashlib.sha256(content.encode(errors='replace')).hexdigest()}\n{content}"):
         with suppress(ValueError):

@@ -45,7 +45,7 @@ def fuzz(readers: Mapping[str, Reader], *, seconds: float, seed: int) -> Fuzzed:
 
 
 class TooSlow(BaseException):
-    """Not an `Exception`, so that no reader catches it."""
+    """Error that is no `Exception`, so that no reader catches it."""
 
 
 def _fault(reader: Reader, text: str) -> str:

@@ -46,8 +46,8 @@ def main(argv: Sequence[str]) -> int:
         return 130
     print(text)
     if given.out:
-        told = {"command": [given.command, *argv[1:]], "figures": figures}
-        given.out.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        record = {"command": [given.command, *argv[1:]], "figures": figures}
+        given.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     return 0
 
 

@@ -61,8 +61,8 @@ class Network:
 
     def sent(self, number: int) -> int:
         """Bytes counted by the node's interface since its creation."""
-        told = _run("ip", "-n", self.spaces[number], "-s", "-j", "link", "show", "dev", INTERFACE)
-        return int(json.loads(told)[0]["stats64"]["tx"]["bytes"])
+        counters = _run("ip", "-n", self.spaces[number], "-s", "-j", "link", "show", "dev", INTERFACE)
+        return int(json.loads(counters)[0]["stats64"]["tx"]["bytes"])
 
     def dropped(self) -> int:
         """Packets dropped at a full queue, on all links."""
@@ -87,13 +87,13 @@ def remove_stale() -> list[str]:
 
 
 def others_at_work() -> bool:
-    """Whether another rig is up on this machine: each slows the other."""
+    """Return whether another rig is up on this machine: each slows the other."""
     mine = f"{PREFIX}-{os.getpid()}-"
     return any(name.startswith(f"{PREFIX}-") and not name.startswith(mine) for name in _names())
 
 
 def is_stale(name: str, alive: Callable[[int], bool]) -> bool:
-    """Whether a namespace's (or cgroup's) name is one of ours and its rig is no longer `alive(pid)`."""
+    """Return whether a namespace's (or cgroup's) name is one of ours and its rig is no longer `alive(pid)`."""
     found = re.fullmatch(rf"{PREFIX}-(\d+)(?:-\w+)?", name)
     return found is not None and not alive(int(found[1]))
 

@@ -18,7 +18,7 @@ Built = tuple[Callable[[], None], Callable[[], None]]
 LIGHTHOUSE_PORT = 29300
 STORE_PORT = 29301
 MATCHMAKING_S = 2.0
-"""With hivemind's default of 15 s for matchmaking before each average, one average would take ten of our steps."""
+"""Seconds of matchmaking: with hivemind's default of 15 s before each average, one would take ten of our steps."""
 
 
 def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, every: int) -> Built:
@@ -68,13 +68,13 @@ def hivemind_optimizer(optimizer: torch.optim.Optimizer, global_batch: int) -> B
 
     rank, world, own = dist.get_rank(), dist.get_world_size(), os.environ["RIG_ADDRESS"]
     place = [f"/ip4/{own}/tcp/0"]
-    told: list[list[str]] = [[]]
+    addresses: list[list[str]] = [[]]
     if rank == 0:
         dht = hivemind.DHT(host_maddrs=place, start=True)
-        told = [[str(address) for address in dht.get_visible_maddrs()]]
-    dist.broadcast_object_list(told)
+        addresses = [[str(address) for address in dht.get_visible_maddrs()]]
+    dist.broadcast_object_list(addresses)
     if rank:
-        dht = hivemind.DHT(initial_peers=told[0], host_maddrs=place, start=True)
+        dht = hivemind.DHT(initial_peers=addresses[0], host_maddrs=place, start=True)
     share = round(global_batch * (rank + 1) / world) - round(global_batch * rank / world)
     together = hivemind.Optimizer(
         dht=dht, run_id="slow-lan", target_batch_size=global_batch, batch_size_per_step=share, optimizer=optimizer,

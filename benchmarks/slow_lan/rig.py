@@ -203,10 +203,10 @@ class _Watch:
             try:
                 rank = self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise RunFailed(f"not done after {timeout_s:g} s; {self._last_words()}") from None
+                raise RunFailed(f"not done after {timeout_s:g} s; {self._last_lines()}") from None
             if self._outcomes[rank].code:
                 self.kill()
-                raise RunFailed(f"node {rank} failed ({self._outcomes[rank].code}): {self._last_words(rank)}")
+                raise RunFailed(f"node {rank} failed ({self._outcomes[rank].code}): {self._last_lines(rank)}")
         for thread in self._threads:
             thread.join()
         return tuple(self._outcomes)
@@ -250,12 +250,12 @@ class _Watch:
                 self._last_sent.setdefault(rank, 0)
         return tuple(self._last_sent[rank] for rank in range(len(self._processes)))
 
-    def _last_words(self, rank: int | None = None) -> str:
+    def _last_lines(self, rank: int | None = None) -> str:
         # The reader of stderr may be a moment behind the exit code.
         for thread in self._threads:
             thread.join(timeout=0.5)
-        told = self._outcomes if rank is None else [self._outcomes[rank]]
-        return "; ".join(f"node {one.rank}: {' ⏎ '.join(one.err[-6:]) or 'no word'}" for one in told)
+        outcomes = self._outcomes if rank is None else [self._outcomes[rank]]
+        return "; ".join(f"node {one.rank}: {' ⏎ '.join(one.err[-6:]) or 'no word'}" for one in outcomes)
 
 
 def _lines(stream: IO[str] | None) -> Iterator[str]:

@@ -32,8 +32,8 @@ def in_turns(ways: Sequence[Way], repeats: int, run: Callable[[Way, int], Traine
                 continue
             try:
                 entry.runs.append(run(entry.way, number))
-                told = f"{entry.runs[-1].step_s:.3f} s a step"
+                text = f"{entry.runs[-1].step_s:.3f} s a step"
             except (RunFailed, ValueError) as error:
-                entry.problem = told = str(error)
-            print(f"round {number + 1} of {repeats}: {entry.way.name}: {told}", file=sys.stderr, flush=True)
+                entry.problem = text = str(error)
+            print(f"round {number + 1} of {repeats}: {entry.way.name}: {text}", file=sys.stderr, flush=True)
     return entries

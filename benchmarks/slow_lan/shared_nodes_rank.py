@@ -81,11 +81,11 @@ def _case(name: str, model: nn.Module, group: Group, measured: Measurement, *, r
         group.barrier()
         seconds = time.perf_counter() - began
         if number and group.place.rank == 0:  # the first one connects
-            told = {
+            values = {
                 "event": "exchanged", "sync": name, "two_levels": two_levels, "seconds": seconds,
                 "sent_bytes": _sent() - sent, "predicted_s": predicted_s, "predicted_bytes": predicted_bytes,
             }  # fmt: skip
-            print("@orch " + json.dumps(told), flush=True)
+            print("@orch " + json.dumps(values), flush=True)
     sync.close()
 
 

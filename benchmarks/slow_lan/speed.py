@@ -29,7 +29,7 @@ class Point:
     named: tuple[float, ...]
     """Bits per second of each node's real link."""
     actual: tuple[float, ...]
-    """And of the rig's."""
+    """Measured values of the rig."""
     share_s: float
     """Seconds of computing in a step of one node."""
     alone_tokens_per_s: float

@@ -14,7 +14,7 @@ from benchmarks.slow_lan.rates import equivalent
 from benchmarks.slow_lan.rig import Event, Outcome, Rig
 
 MODEL = ("--preset=lab",)
-"""With a vocabulary of 4096: 0.93 million parameters."""
+"""Model of 0.93 million parameters, with a vocabulary of 4096."""
 SEQ_LEN = 64
 """Length of that preset's samples."""
 
@@ -60,9 +60,9 @@ class Trained:
     sent_bytes: float
     """Bytes per step of the busiest node, counted at its interface."""
     loss: float | None
-    """On the validation split."""
+    """Loss on the validation split."""
     seconds: float
-    """From the first step to the end of the last."""
+    """Time from the first step to the end of the last."""
     forecast_s: float | None = None
     """Time of a step, as forecast by the trainer before it began."""
     chosen: str = ""
@@ -153,9 +153,9 @@ class Scale:
     """Time of one node alone, and the link rate that limits this model as a real link limits GPT-2 124M."""
 
     alone: Trained
-    """While the other nodes train too, each alone."""
+    """Training while the other nodes train too, each alone."""
     resting: Trained
-    """While the other nodes are idle."""
+    """Training while the other nodes are idle."""
     gradient_bytes: float
     nodes: int
     share_s: float

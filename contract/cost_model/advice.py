@@ -44,11 +44,11 @@ class Comparison:
     everyone: tuple[StepTime, ...]
     """Each sync method with all nodes."""
     equal: bool
-    """Whether shares are equal."""
+    """True if shares are equal."""
 
     @property
     def asked(self) -> bool:
-        """Whether the user named a sync method."""
+        """True if the user named a sync method."""
         return self.chosen is not self.auto
 
     @property
@@ -79,15 +79,15 @@ def _why(comparison: Comparison, node: NodeSpeed, others: Sequence[NodeSpeed]) -
     members = sorted([*others, node], key=lambda member: member.rank)
     together = node_set(members, measured.samples_per_step, equal=comparison.equal)
     with_it = step_s(measured, together, measured.cost(sync))
-    told = f"a step would take {seconds(with_it)} with it ({sync}), {seconds(chosen.step_s)} without"
+    text = f"a step would take {seconds(with_it)} with it ({sync}), {seconds(chosen.step_s)} without"
     if node.link * MUCH <= (typical := median(other.link for other in others)):
-        return f"its link carries {mbit(node.link)}, the others' {mbit(typical)}: {told}"
+        return f"its link carries {mbit(node.link)}, the others' {mbit(typical)}: {text}"
     fastest = min(others, key=lambda other: other.sample_s)
     if node.sample_s >= MUCH * fastest.sample_s:
-        return f"it computes {times(node.sample_s / fastest.sample_s)} slower than {fastest.node}: {told}"
+        return f"it computes {times(node.sample_s / fastest.sample_s)} slower than {fastest.node}: {text}"
     if with_it < chosen.step_s:
-        return f"it would bring little, less than the forecast can be sure of: {told}"
-    return f"exchanging with it costs more time than its computing saves: {told}"
+        return f"it would bring little, less than the forecast can be sure of: {text}"
+    return f"exchanging with it costs more time than its computing saves: {text}"
 
 
 def _slower_than_one(comparison: Comparison) -> Iterator[str]:
@@ -104,10 +104,10 @@ def _slower_than_one(comparison: Comparison) -> Iterator[str]:
     )
     even, efficient = larger_steps(measured, measured.cost(sync), equal=comparison.equal)
     if even:
-        told = f", and from {efficient} on at {EFFICIENT * 100:.0f} % of their joint speed" if efficient else ""
+        text = f", and from {efficient} on at {EFFICIENT * 100:.0f} % of their joint speed" if efficient else ""
         yield (
             f"more gradient accumulation helps: from --global-batch-size {even} on (now {measured.samples_per_step}),"
-            f" {k} nodes with {sync} are as fast as {best} alone{told}"
+            f" {k} nodes with {sync} are as fast as {best} alone{text}"
         )
 
 

@@ -24,7 +24,7 @@ class Query:
     sync: str = AUTO
     """A sync method, or AUTO: all proven ones."""
     equal: bool = False
-    """Whether all nodes have equal shares, whatever their speeds."""
+    """True if all nodes have equal shares, whatever their speeds."""
     among: tuple[str, ...] = ()
     """Nodes to choose from; empty: all that were measured."""
     samples_per_step: int | None = None

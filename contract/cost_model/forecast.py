@@ -32,7 +32,7 @@ class ForecastRow:
     """Megabytes that each node sends in a step."""
     chosen: bool = False
     proven: bool = True
-    """Whether the loss is known to stay within 0.5 % of fp32's."""
+    """True if the loss is known to stay within 0.5 % of fp32's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class Forecast:
         return next(row for row in self.rows if row.chosen)
 
     def led_by(self, node: str) -> bool:
-        """Whether this node reports for the run and keeps its checkpoints: the first node that trains. One of several
-        ranks of a node is called `alpha.1`."""
+        """Return whether this node reports for the run and keeps its checkpoints: the first node that trains. One of
+        several ranks of a node is called `alpha.1`."""
         first = self.chosen.nodes[0]
         return first == node or first.rpartition(".")[0] == node
 

@@ -76,9 +76,9 @@ class SyncCost:
     efficiency: float = 1.0
     """Share of the link's rate that this pattern reaches, measured."""
     proven: bool
-    """Whether the loss is known to stay within 0.5 % of fp32's."""
+    """True if the loss is known to stay within 0.5 % of fp32's."""
     whole: bool = False
-    """Whether one rank exchanges for all of its node; else each has a part."""
+    """True if one rank exchanges for all of its node; else each has a part."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ PROCESS_MIB = 370
 """A rank that has imported torch, built its first small model and joined its group."""
 LAUNCHER_MIB = 260
 """Agent and torchrun, once in a node: torchrun imports torch, too."""
-KEPT_PER_TOKEN = 16
+SAVED_PER_TOKEN = 16
 """Values of the width that a block keeps of each token for its backward pass: its input, the output of both norms, q, k
 and v, the output of attention, the sum after it, and twice four of the MLP."""
 RECOMPUTED = 5
@@ -136,7 +136,7 @@ def words_of(asked: TransformerTraining, chosen: TransformerTraining) -> tuple[s
 def _of_activations(training: TransformerTraining) -> int:
     """Bytes at the end of a forward pass, with the loss."""
     tokens = training.micro_batch * training.seq_len
-    block = tokens * training.width * KEPT_PER_TOKEN * VALUE
+    block = tokens * training.width * SAVED_PER_TOKEN * VALUE
     blocks, again = block * training.layers, training.gradient_checkpointing
     if again == "selective":  # and what one block computes again
         blocks -= (training.layers - 1) * tokens * training.width * RECOMPUTED * VALUE

@@ -1,4 +1,4 @@
-"""From what a failed rank left behind to the known failure it is."""
+"""Classification of what a failed rank left behind as a known failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contract.failures import of_downloads, of_machines, of_networks, of_programs
-from contract.failures.of_programs import CODE_EXCEPTION, CODE_EXIT, NODE_LOST, OF_CODE, TOLD_TO_STOP
+from contract.failures.of_programs import ASKED_TO_STOP, CODE_EXCEPTION, CODE_EXIT, NODE_LOST, OF_CODE
 from contract.failures.owners import FINAL, Outcome, Owner
 from contract.failures.signature import Signature
 from contract.failures.torchrun import without_summary
@@ -30,7 +30,7 @@ SIGNATURES: tuple[Signature, ...] = (
     *(signature for signature in _KNOWN if signature.nearer),
     *of_programs.GENERAL,
 )
-"""From the particular to the general: of several that are found, the first counts."""
+"""Signatures from the particular to the general: of several that are found, the first counts."""
 _BY_ID: Mapping[str, Signature] = {signature.id: signature for signature in SIGNATURES}
 _MEMORY_LIMIT = _BY_ID["memory.limit"]
 _NOT_FOUND = _BY_ID["storage.not_found"]
@@ -55,7 +55,7 @@ class FailedRank:
     exit_code: int | None = None
     """The rank's own (negative: a signal), otherwise its container's; None: not known."""
     oom_killed: bool = False
-    """Whether the container's engine says that the kernel killed in it, as it was out of memory."""
+    """True if the container's engine says that the kernel killed in it, as it was out of memory."""
     reported: str = ""
     """`Error: message`, as the rank itself reported it."""
     reported_earlier: Sequence[str] = ()
@@ -81,7 +81,7 @@ class Classified:
     frame: str = ""
     """`FILE:LINE in FUNCTION`, the innermost in the user's own code."""
     final: bool = False
-    """Whether its lines say that another try ends in the same way, as `Signature.final` has it."""
+    """True if its lines say that another try ends in the same way, as `Signature.final` has it."""
 
     @property
     def id(self) -> str:
@@ -106,22 +106,22 @@ def classify(failed: FailedRank) -> Classified | None:
     agent = tuple(without_summary([readable(line) for line in failed.agent]))
     exception = uncaught_exception(own or agent)
     frame = (exception.frame if exception else "") or failed.reported_frame
-    said = (*map(readable, failed.reported.splitlines()), *(exception.message if exception else ()))
+    texts = (*map(readable, failed.reported.splitlines()), *(exception.message if exception else ()))
     source = (exception.source,) if exception else ()
     tail = tuple(line for line in own or agent if not is_stack_of_cpp(line))[-TAIL:]
     if failed.oom_killed:
-        return Classified(signature=_MEMORY_LIMIT, evidence=("the engine's flag OOMKilled", *said[-1:]), frame=frame)
+        return Classified(signature=_MEMORY_LIMIT, evidence=("the engine's flag OOMKilled", *texts[-1:]), frame=frame)
     if failed.exit_code is None and not failed.reported:
         return Classified(signature=NODE_LOST, evidence=own[-2:], frame=frame)
     found = (
         _search(tuple(map(readable, failed.kernel)), SIGNATURES, frame)
-        or _search(agent, (TOLD_TO_STOP,), frame)
-        or _as_reported(failed, (*said, *source, *tail), frame)
-        or _in_exception(failed, exception, said, tail, frame)
+        or _search(agent, (ASKED_TO_STOP,), frame)
+        or _as_reported(failed, (*texts, *source, *tail), frame)
+        or _in_exception(failed, exception, texts, tail, frame)
         or _by_its_end(failed, own, agent, tail, frame)
     )
     earlier = (*map(readable, failed.reported_earlier), *(exception.earlier if exception else ()))
-    is_final = found is not None and found.signature.is_final((*said, *earlier, *tail))
+    is_final = found is not None and found.signature.is_final((*texts, *earlier, *tail))
     return replace(found, final=True) if found and is_final else found
 
 
@@ -129,16 +129,16 @@ def _as_reported(failed: FailedRank, lines: Sequence[str], frame: str) -> Classi
     known = _BY_ID.get(failed.reported_id)
     if known is None or known.nearer or known.id in _UNSPECIFIC:
         return None
-    said = tuple(map(readable, failed.reported.splitlines()))
-    return _search(lines, (known,), frame) or Classified(signature=known, evidence=_once(said), frame=frame)
+    texts = tuple(map(readable, failed.reported.splitlines()))
+    return _search(lines, (known,), frame) or Classified(signature=known, evidence=_once(texts), frame=frame)
 
 
 def _in_exception(
-    failed: FailedRank, exception: UncaughtException | None, said: Sequence[str], tail: Sequence[str], frame: str
+    failed: FailedRank, exception: UncaughtException | None, texts: Sequence[str], tail: Sequence[str], frame: str
 ) -> Classified | None:
     """The exception itself, unless one that it came from, or the lines before it, say more."""
     earlier = (*map(readable, failed.reported_earlier), *(exception.earlier if exception else ()))
-    found = _search(said, SIGNATURES, frame)
+    found = _search(texts, SIGNATURES, frame)
     if found is None or found.lost_peer or found.signature.nearer:
         cause = _search(earlier, SIGNATURES, frame)
         found = cause if cause and (found is None or not (cause.lost_peer or cause.signature.nearer)) else found
@@ -147,9 +147,9 @@ def _in_exception(
         nearer = [one for one in more if one.area in found.signature.nearer]
         return _search(tail, nearer, frame) or found
     if exception and (found is None or found.id == _ASSERTION):
-        found = _search((*said, exception.source), (_NOT_FOUND, *OF_CODE), frame) or found
-    if found is None and said and (exception or (failed.exit_code or 0) >= 0):
-        return Classified(signature=CODE_EXCEPTION, evidence=_once(said), frame=frame)
+        found = _search((*texts, exception.source), (_NOT_FOUND, *OF_CODE), frame) or found
+    if found is None and texts and (exception or (failed.exit_code or 0) >= 0):
+        return Classified(signature=CODE_EXCEPTION, evidence=_once(texts), frame=frame)
     return found
 
 
@@ -187,17 +187,17 @@ def _once(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def matches(line: str, *ids: str) -> bool:
-    """Whether one of these signatures is in the line."""
+    """Return whether one of these signatures is in the line."""
     return any(_BY_ID[id].search(readable(line)) for id in ids)
 
 
 def is_stack_of_cpp(line: str) -> bool:
-    """Whether it is a line of the C++ stack below a message of torch, or an empty one."""
+    """Return whether it is a line of the C++ stack below a message of torch, or an empty one."""
     return not line.strip() or line.startswith(_CPP_FRAMES)
 
 
 def distance_from_cause(outcome: Outcome, *, lost_peer: bool, cause: str) -> int:
-    """For sorting the ends of several nodes, each with the id of its signature: the others follow from the lowest.
+    """Key that sorts the ends of several nodes, each with the id of its signature: the others follow from the lowest.
 
     What a person has to change comes first, then what broke by itself, then an exit without a reason, then what only
     lost another rank, and last a good end.

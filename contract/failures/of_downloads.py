@@ -8,7 +8,7 @@ _ELSEWHERE = (
     r"(?!.{0,600}(?:host='|://|host )(?:127\.|10\.|100\.|192\.168\.|172\.(?:1[6-9]|2[0-9]|3[01])\.|\[?::1"
     r"|[\w-]{1,63}['\"/:]|[\w.-]{1,200}\.(?:local|lan|internal|home)\b))"
 )
-"""Not a service of the local network, by its address or its name: that is no download."""
+"""Host outside the local network, by its address or its name: another one is no download."""
 _NO_FULL_DISK = r"(?!.{0,300}(?:[Nn]o space left|quota exceeded))"
 
 _NO_WAY_OUT = (

@@ -174,8 +174,8 @@ OF_CODE = (TERMINAL, VERSION_CHECK)
 CODE_EXCEPTION = user("code.exception")
 """An exception that no other signature knows."""
 CODE_EXIT = user("code.exit")
-"""An exit code, and no word about the reason."""
-TOLD_TO_STOP = infrastructure(
+"""Failure with an exit code and without a message."""
+ASKED_TO_STOP = infrastructure(
     "code.killed_at_end",
     r"SignalException: Process [0-9]{1,9} got signal: (?:15|1|3)\b",
     exit_codes=(-15, 143),
@@ -192,7 +192,7 @@ GENERAL = (
     TERMINAL,
     VERSION_CHECK,
     CODE_EXCEPTION,
-    TOLD_TO_STOP,
+    ASKED_TO_STOP,
     infrastructure(
         "node.frozen",  # the second wording: agents of images built before 0.1.0
         r"frozen: local rank [0-9]{1,6} (?:sent no heartbeat|gave no sign of life) for (?P<seconds>[0-9]{1,9}) s",

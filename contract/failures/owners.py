@@ -9,7 +9,7 @@ Owner = Literal["configuration", "user", "infrastructure"]
 """`configuration`: what the run was given (options, files, inventory, image). `user`: the user's code.
 `infrastructure`: a machine or the network."""
 Outcome = Literal["done", "stopped", "configuration", "user", "infrastructure"]
-"""How the ranks of a node, or a run, ended: well, as somebody asked, or by a failure of that owner."""
+"""End of the ranks of a node, or of a run: well, as somebody asked, or by a failure of that owner."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 FINAL: tuple[Outcome, ...] = ("configuration", "user")
 """Another try ends in the same way: a person has to change something."""

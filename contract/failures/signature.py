@@ -25,7 +25,7 @@ class Signature:
     exit_codes: tuple[int, ...] = ()
     """Exit codes (negative: a signal) of a rank that wrote nothing by which it could be recognised."""
     lost_peer: bool = False
-    """Whether it can follow from the end of another rank: then a failure of another node is the cause, not this one."""
+    """True if it can follow from the end of another rank: then a failure of another node is the cause, not this one."""
     nearer: tuple[str, ...] = ()
     """Areas whose signatures say more, where one of them is found in the lines before or in an earlier exception."""
 
@@ -38,7 +38,7 @@ class Signature:
         return next((found for pattern in self.patterns if (found := _compiled(pattern).search(line))), None)
 
     def is_final(self, lines: Iterable[str]) -> bool:
-        """Whether one of the lines of a failed rank says that another try ends in the same way."""
+        """Return whether one of the lines of a failed rank says that another try ends in the same way."""
         return bool(self.final) and any(_compiled(self.final).search(line) for line in lines)
 
 

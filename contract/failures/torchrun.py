@@ -28,7 +28,7 @@ class FirstFailure:
 
 
 def first_failure(lines: Sequence[str]) -> FirstFailure | None:
-    """From the summary's `Root Cause`; `Failures`, which stands before it, names those that failed later."""
+    """Read the summary's `Root Cause`; `Failures`, which stands before it, names those that failed later."""
     for number, line in enumerate(lines):
         if line.startswith("Root Cause "):
             below = lines[number + 1 : number + _SUMMARY_LINES]
@@ -50,12 +50,13 @@ def is_ruler(line: str) -> bool:
 
 
 def is_own_error(line: str) -> bool:
-    """Whether this is the error that torchrun raises when a rank has failed: it says nothing about the reason."""
+    """Return whether this is the error that torchrun raises when a rank has failed: it says nothing about the
+    reason."""
     return bool(_OWN_ERROR.match(line))
 
 
 def without_summary(lines: Sequence[str]) -> Iterator[str]:
-    """Without the summary, and without the traceback of the error that brings it."""
+    """Leave out the summary, and the traceback of the error that brings it."""
     held: list[str] = []
     in_summary = False
     for line in lines:

@@ -37,12 +37,12 @@ class UncaughtException:
 
 
 def begins(line: str) -> bool:
-    """Whether a traceback begins here. A progress bar may stand before it in the same line."""
+    """Return whether a traceback begins here. A progress bar may stand before it in the same line."""
     return _BEGIN in line
 
 
 def chained(line: str) -> bool:
-    """Whether the exception above led to the one below this line."""
+    """Return whether the exception above led to the one below this line."""
     return bool(_CHAINED.match(line.lstrip()))
 
 
@@ -80,7 +80,7 @@ def _unreadable_script(lines: Sequence[str]) -> UncaughtException | None:
 
 
 def _message(block: Sequence[str]) -> tuple[str, ...]:
-    """From the first line after the frames, which is not indented as they are, to what is no part of it."""
+    """Read the message from the first line after the frames, which is not indented as they are, to its end."""
     indent = len(block[0]) - len(block[0].lstrip())
     body = [line[indent:] for line in block[1:]]
     start = next((number for number, line in enumerate(body) if line.strip() and not line.startswith(" ")), len(body))

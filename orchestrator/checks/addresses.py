@@ -97,7 +97,8 @@ CHECKS = (address_duplicate, own_name, subnets_differ)
 
 
 def _is_another(node: Examined, than: Examined) -> bool:
-    """Whether the two are different machines. One machine under two names (same engine id) is reported elsewhere."""
+    """Return whether the two are different machines. One machine under two names (same engine id) is reported
+    elsewhere."""
     return node.name != than.name and not one_machine(node, than)
 
 
@@ -131,6 +132,6 @@ def _answered(fleet: Sequence[Examined]) -> dict[str, set[str]]:
 
 
 def _is_foreign(mac: str, node: Examined) -> bool:
-    """Whether a hardware address is none of the node's, as far as these are known."""
+    """Return whether a hardware address is none of the node's, as far as these are known."""
     own = {item.mac for item in interfaces_of(node) if item.mac}
     return bool(own and mac) and mac not in own

@@ -101,7 +101,7 @@ def cause_areas() -> tuple[str, ...]:
 
 @cache
 def causes_of(area: str, *, on_cluster: bool = False) -> Mapping[str, Cause]:
-    """All causes of an area by id, as they are on its page. `on_cluster`: each with its steps there."""
+    """Return the causes of an area by id, as on its page. `on_cluster`: with the steps for a cluster."""
     causes = {}
     for id, entry in entries_of("causes", area).items():
         texts = entry.values

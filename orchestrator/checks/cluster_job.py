@@ -10,14 +10,14 @@ from orchestrator.specs.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
-    """Where a run on a cluster is started, and on how many nodes."""
+    """Cluster on which a run is started, and its number of nodes."""
 
     cluster: str
     nodes: int
 
     @classmethod
     def of(cls, plan: Plan | None) -> ClusterJob | None:
-        """That of a plan; None where it runs on machines of the inventory, or where there is no plan."""
+        """Find the job of a plan; None where it runs on machines of the inventory, or where there is no plan."""
         return cls(cluster=plan.cluster, nodes=plan.nnodes) if plan and plan.cluster else None
 
     @property

@@ -62,7 +62,7 @@ def kernel(fleet: Sequence[Examined]) -> Iterator[Finding]:
     )
 
 
-def clock_kept(node: Examined) -> Iterator[Finding]:
+def clock_unsynchronized(node: Examined) -> Iterator[Finding]:
     """A clock that no time service sets drifts by seconds a week."""
     if node.host and node.host.ntp == "no":
         yield Finding.of("clock.not_kept", node.name)
@@ -85,11 +85,11 @@ def datasets(fleet: Sequence[Examined]) -> Iterator[Finding]:
     for folder in sorted({folder for node in fleet for folder in node.manifests}):
         held = {node.name: node.manifests[folder] for node in fleet if folder in node.manifests}
         groups = grouped((name, f"manifest {digest[:12]}") for name, digest in held.items())
-        lacking = [node.name for node in fleet if node.host and folder not in node.manifests]
+        missing = [node.name for node in fleet if node.host and folder not in node.manifests]
         if len(groups) > 1:
             yield Finding.of("data.differs", _names(groups), folder=folder, groups=listed(groups))
-        elif lacking:
-            yield Finding.of("data.missing", ", ".join(lacking), case="some", folder=folder, holders=tuple(held))
+        elif missing:
+            yield Finding.of("data.missing", ", ".join(missing), case="some", folder=folder, holders=tuple(held))
 
 
 def _vectors(node: Examined) -> str:
@@ -123,5 +123,5 @@ def listed(groups: dict[str, list[str]]) -> str:
     return "; ".join(f"{', '.join(names)}: {word}" for word, names in groups.items())
 
 
-NODE_CHECKS = (image_architecture, clock_kept, damaged_data)
+NODE_CHECKS = (image_architecture, clock_unsynchronized, damaged_data)
 CHECKS = (torch, nccl, architecture, cpu_capability, kernel, datasets)

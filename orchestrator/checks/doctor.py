@@ -114,7 +114,7 @@ def _gap(node: Examined, area: str) -> str:
 
 
 def is_wanted(area: str, id: str, only: Sequence[str]) -> bool:
-    """Whether one of these words selects this finding."""
+    """Return whether one of these words selects this finding."""
     return any(word in (area, id) or id.startswith(f"{word}.") for word in only)
 
 

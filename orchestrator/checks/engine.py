@@ -1,4 +1,4 @@
-"""Whether each node's container engine can hold a rank."""
+"""Fitness of each node's container engine for a rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.numbers import whole
 OLDEST = (20, 10)
 """API 1.41: what `orch` speaks."""
 ROOTLESS_FROM = (29,)
-"""Before it, `--network host` of a rootless engine is a network of its own (docker/docs#25066)."""
+"""Major version before which `--network host` of a rootless engine is a network of its own (docker/docs#25066)."""
 TOLERANCE = 1.05
 
 
@@ -67,13 +67,13 @@ def limits_ignored(node: Examined) -> Iterator[Finding]:
     """Limits that the container does not have: a run would take the whole machine."""
     if node.inside is None or node.facts is None or node.spec.engine != "docker":
         return
-    limits, lacking = limits_of(node.spec, node.facts), []
+    limits, missing = limits_of(node.spec, node.facts), []
     if node.inside.cpus is None or node.inside.cpus > limits.cpus * TOLERANCE:
-        lacking.append(f"{limits.cpus:g} CPUs")
+        missing.append(f"{limits.cpus:g} CPUs")
     if node.inside.memory_mib is None or node.inside.memory_mib > limits.memory_mib * TOLERANCE:
-        lacking.append(f"{limits.memory_mib} MiB of memory")
-    if lacking:
-        yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(lacking))
+        missing.append(f"{limits.memory_mib} MiB of memory")
+    if missing:
+        yield Finding.of("engine.limits_ignored", node.name, lacking=" and ".join(missing))
 
 
 def _text(node: Examined) -> str:

@@ -133,7 +133,7 @@ def _how_far_from_the_cause(arrived: tuple[int, EndedBadly]) -> tuple[bool, bool
 
 
 def is_consequence(ended: EndedBadly) -> bool:
-    """Whether this node failed because of another: it lost a peer, or received a request to stop."""
+    """Return whether this node failed because of another: it lost a peer, or received a request to stop."""
     if ended.oom_killed or ended.exit_code is None:  # a lost node is not a consequence of another
         return False
     found = _classified(ended)
@@ -145,7 +145,7 @@ def _classified(ended: EndedBadly) -> Classified | None:
 
 
 def rank_and_code(ended: EndedBadly) -> tuple[int, int | None]:
-    """From torchrun's summary: the rank that failed first on this node, and how it ended."""
+    """Read from torchrun's summary the rank that failed first on this node, and how it ended."""
     found = first_failure([text for _, text in ended.lines])
     return (found.rank, found.exit_code) if found else (ended.first_rank, ended.exit_code)
 

@@ -180,7 +180,7 @@ def _by_hand(node: Examined, fleet: Sequence[Examined]) -> str:
 
 
 def _reaches(opening: Opening, ports: set[int]) -> bool:
-    """Whether it opens everything, or a port that a run would use."""
+    """Return whether it opens everything, or a port that a run would use."""
     if not opening.ports:
         return True
     for part in opening.ports.split(","):

@@ -79,12 +79,12 @@ def not_in_container(node: NodeGpus) -> Iterator[Finding]:
     if container.smi.absent and _torch_works(node):
         return  # torch has its cards; only the program is not mounted (NVIDIA_DRIVER_CAPABILITIES without utility)
     inside = {gpu.uuid for gpu in container.smi.gpus}
-    lacking = [gpu for gpu in node.host.gpus if gpu.uuid not in inside]
-    if not lacking:
+    missing = [gpu for gpu in node.host.gpus if gpu.uuid not in inside]
+    if not missing:
         return
-    cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in lacking)
-    said = f" (nvidia-smi there: {container.smi.detail})" if container.smi.detail else ""
-    yield Finding.of("gpu.not_in_container", node.node, cards=cards, said=said)
+    cards = ", ".join(f"GPU {gpu.index} ({gpu.name})" for gpu in missing)
+    detail = f" (nvidia-smi there: {container.smi.detail})" if container.smi.detail else ""
+    yield Finding.of("gpu.not_in_container", node.node, cards=cards, said=detail)
 
 
 def torch_blind(node: NodeGpus) -> Iterator[Finding]:

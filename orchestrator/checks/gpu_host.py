@@ -40,8 +40,8 @@ def driver_fault(node: NodeGpus) -> Iterator[Finding]:
     if node.host is None or node.host.fault is None or node.host.absent:
         return
     wanted = {"cuda": "promised", "cpu": "unwanted"}.get(node.device, "wanted")
-    said = f" (nvidia-smi: {node.host.detail})" if node.host.detail else ""
-    yield Finding.of(_SMI_FAULTS[node.host.fault], node.node, case=wanted, said=said)
+    detail = f" (nvidia-smi: {node.host.detail})" if node.host.detail else ""
+    yield Finding.of(_SMI_FAULTS[node.host.fault], node.node, case=wanted, said=detail)
 
 
 def broken(node: NodeGpus) -> Iterator[Finding]:

@@ -20,13 +20,13 @@ MAX_LAST_LINE = 400
 
 
 @dataclass(frozen=True, kw_only=True)
-class LastHeard:
+class LastLine:
     """A rank, or a node of which no rank spoke."""
 
     rank: int
     node: str
     silent_s: float | None
-    """Until the end, or until now; None where it never spoke."""
+    """Seconds until the end, or until now; None where it never wrote."""
     word: str
     timed_out_in: str = ""
     """The collective in which it gave up waiting; empty where it did not."""
@@ -44,53 +44,53 @@ def timestamp(time: str) -> float:
         return 0.0
 
 
-def last_heard(lines: Sequence[RunLine], plan: Plan | None, now: float) -> tuple[LastHeard, ...]:
+def last_lines(lines: Sequence[RunLine], plan: Plan | None, now: float) -> tuple[LastLine, ...]:
     """Every rank of the plan (of the lines, where there is none), in order."""
     own: dict[int, list[RunLine]] = {}
-    for said in lines:
-        if said.rank is not None:
-            own.setdefault(said.rank, []).append(said)
-    places = {rank: told[-1].node for rank, told in own.items()}
+    for line in lines:
+        if line.rank is not None:
+            own.setdefault(line.rank, []).append(line)
+    places = {rank: printed[-1].node for rank, printed in own.items()}
     for part in plan.nodes if plan else ():
         places |= {part.first_rank + local: part.node for local in range(part.nproc_per_node)}
-    return tuple(_heard(rank, node, own.get(rank, []), now) for rank, node in sorted(places.items()))
+    return tuple(_last_line(rank, node, own.get(rank, []), now) for rank, node in sorted(places.items()))
 
 
-def _heard(rank: int, node: str, told: Sequence[RunLine], now: float) -> LastHeard:
-    if not told:
-        return LastHeard(rank=rank, node=node, silent_s=None, word="")
-    timed_out = any(matches(said.text, "network.timeout", "nccl.timeout") for said in told)
-    calls = [found["call"] or found["op"] for said in told if (found := _CALL.search(readable(said.text)))]
-    return LastHeard(
+def _last_line(rank: int, node: str, printed: Sequence[RunLine], now: float) -> LastLine:
+    if not printed:
+        return LastLine(rank=rank, node=node, silent_s=None, word="")
+    timed_out = any(matches(line.text, "network.timeout", "nccl.timeout") for line in printed)
+    calls = [found["call"] or found["op"] for line in printed if (found := _CALL.search(readable(line.text)))]
+    return LastLine(
         rank=rank,
         node=node,
-        silent_s=max(0.0, now - timestamp(told[-1].time)),
-        word=_word(next((said for said in reversed(told) if said.text.strip()), told[-1])),
+        silent_s=max(0.0, now - timestamp(printed[-1].time)),
+        word=_word(next((line for line in reversed(printed) if line.text.strip()), printed[-1])),
         timed_out_in=(calls[-1].lower() if calls else "a collective") if timed_out else "",
     )
 
 
-def _word(said: RunLine) -> str:
-    if said.event is None:
-        return readable(said.text).strip()[:MAX_LAST_LINE]
-    step = getattr(said.event, "step", None)
-    return kind_of(said.event) + (f" {step}" if step is not None else "")
+def _word(line: RunLine) -> str:
+    if line.event is None:
+        return readable(line.text).strip()[:MAX_LAST_LINE]
+    step = getattr(line.event, "step", None)
+    return kind_of(line.event) + (f" {step}" if step is not None else "")
 
 
-def collective_waits(lines: Sequence[RunLine], heard: Sequence[LastHeard]) -> Iterator[str]:
+def collective_waits(lines: Sequence[RunLine], last: Sequence[LastLine]) -> Iterator[str]:
     """Sentences about ranks that gave up waiting in a collective."""
-    gave_up = [one for one in heard if one.timed_out_in]
+    gave_up = [one for one in last if one.timed_out_in]
     for one in gave_up:
         yield f"rank {one.rank} on {one.node} gave up waiting in {one.timed_out_in}"
     completed = {
-        said.rank: int(found["number"])
-        for said in lines
-        if said.rank is not None and (found := _COMPLETED.search(readable(said.text)))
+        line.rank: int(found["number"])
+        for line in lines
+        if line.rank is not None and (found := _COMPLETED.search(readable(line.text)))
     }
     if gave_up and len(set(completed.values())) > 1:
         behind = min(completed, key=lambda rank: completed[rank])
         yield f"rank {behind} is behind: the last collective that it completed is number {completed[behind]}"
-    others = [one for one in heard if not one.timed_out_in]
+    others = [one for one in last if not one.timed_out_in]
     if gave_up and others:
         names = ", ".join(f"rank {one.rank} on {one.node}" for one in others)
         yield f"they waited for {names}: no timeout was reported there"

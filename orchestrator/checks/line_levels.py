@@ -44,7 +44,7 @@ class LineLevel(Enum):
     ERROR = "error"
 
     def reaches(self, other: LineLevel) -> bool:
-        """Whether it is at least the other one."""
+        """Return whether it is at least the other one."""
         return _ORDER[self] >= _ORDER[other]
 
 
@@ -75,8 +75,8 @@ def level_of(line: RunLine) -> LineLevel:
 
 @cache
 def near_level(level: LineLevel) -> Callable[[bytes], bool] | None:
-    """Whether lines of a record, in lower case, may have one of at least this level, apart from indented ones, which
-    continue others. None: any line has this level."""
+    """Return a check whether lines of a record, in lower case, may have one of at least this level, apart from indented
+    ones, which continue others. None: any line has this level."""
     if level is LineLevel.INFO:
         return None
     warns = level is LineLevel.WARNING

@@ -29,16 +29,16 @@ def interface_missing(node: Examined) -> Iterator[Finding]:
     if not name or not node.network or not node.network.interfaces:
         return
     found = interface_named(node, name)
-    lacks = "" if found and found.up and found.addresses else "has no IPv4 address" if found else "is not there"
-    lacks = "is down" if found and not found.up else lacks
-    if lacks:
+    problem = "" if found and found.up and found.addresses else "has no IPv4 address" if found else "is not there"
+    problem = "is down" if found and not found.up else problem
+    if problem:
         usable = [item for item, _ in lan_addresses(node) if item != name]
         yield Finding.of(
             "network.interface_missing",
             node.name,
             case="another" if usable else "none",
             name=name,
-            lacks=lacks,
+            lacks=problem,
             usable=", ".join(usable) or "none with an address",
             first=next(iter(usable), ""),
         )
@@ -112,7 +112,7 @@ def half_duplex(node: Examined) -> Iterator[Finding]:
 
 
 def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
-    """With jumbo frames on some nodes only, a switch that does not support them drops packets silently."""
+    """Report jumbo frames on some nodes only: a switch that does not support them drops packets silently."""
     interfaces = {node.name: used for node in fleet if (used := used_interface(node))}
     mtus = [used.mtu for used in interfaces.values() if used.mtu]
     if len(set(mtus)) > 1:

@@ -1,4 +1,4 @@
-"""Where a node stands on the network: its address, and the interface that leads to its peers."""
+"""Place of a node on the network: its address, and the interface that leads to its peers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INSIDE = ("loopback", "bridge", "virtual")
 
 
 def address_of(node: Examined) -> str:
-    """As it was resolved on the controller, else as the inventory has it."""
+    """Address as it was resolved on the controller, otherwise as the inventory has it."""
     return node.facts.address if node.facts else node.spec.address
 
 
 def one_machine(first: Examined, second: Examined) -> bool:
-    """Whether two names lead to one machine, as its engine's id tells."""
+    """Return whether two names lead to one machine, as its engine's id tells."""
     engines = [node.facts.engine.id for node in (first, second) if node.facts and node.facts.engine]
     return len(engines) == 2 and engines[0] == engines[1]
 

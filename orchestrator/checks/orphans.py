@@ -38,7 +38,7 @@ def busy(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 
 def ended(node: Examined) -> Iterator[Finding]:
-    """Containers of many runs that are over."""
+    """Report containers of many ended runs."""
     over = [facts for facts in node.held if facts.state in (State.FAILED, State.SUCCEEDED)]
     if len(over) >= MANY:
         yield Finding.of("resources.leftovers", node.name, count=len(over))

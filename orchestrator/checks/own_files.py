@@ -31,7 +31,7 @@ class OwnFiles:
 
     plan: Plan | None
     is_folder: IsFolder
-    """Whether a path of this computer is a folder; None: nothing is there."""
+    """True if a path of this computer is a folder; None: nothing is there."""
 
     def looked_up(self, found: Classified) -> Classified:
         """The failure with the command that brings what a rank did not find, where it is here: data, or packages."""

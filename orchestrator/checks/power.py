@@ -34,7 +34,7 @@ def lid(node: Examined) -> Iterator[Finding]:
 
 
 def battery(node: Examined) -> Iterator[Finding]:
-    """On battery a machine is slow, and soon off."""
+    """Report nodes on battery: such a machine is slow, and soon off."""
     if node.host and node.host.on_battery:
         yield Finding.of("power.on_battery", node.name)
 

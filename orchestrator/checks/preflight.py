@@ -182,12 +182,12 @@ def modules_missing(fleet: Sequence[NodeFacts], modules: Iterable[str]) -> dict[
     An image without the label, of another maker, is not known to lack any.
     """
     held = {one.name: one.image.labels.get(LABEL_MODULES, "")[:LONGEST_COMMAND].split() for one in fleet if one.image}
-    lacking = {module: [name for name, has in held.items() if has and module not in has] for module in modules}
-    return {module: names for module, names in lacking.items() if names}
+    missing = {module: [name for name, has in held.items() if has and module not in has] for module in modules}
+    return {module: names for module, names in missing.items() if names}
 
 
 def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
-    """Nodes where a run finds nothing to read, as none is brought. `make`: the command that prepares it."""
+    """Report nodes without data for a run that brings none. `make`: the command that prepares it."""
     without = [facts.name for facts in fleet if facts.has_data is False]
     if without:
         yield Finding.of("data.missing", ", ".join(without), case="everywhere", make=make)

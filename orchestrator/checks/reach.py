@@ -1,4 +1,4 @@
-"""Which nodes could be talked to at all, and which of them are the same machine."""
+"""Nodes that could not be reached, and nodes that are the same machine."""
 
 from __future__ import annotations
 

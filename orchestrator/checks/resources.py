@@ -1,4 +1,4 @@
-"""Whether a run has the room that it is promised: disk, memory, shared memory, processors, its port, its place."""
+"""Space that a run needs: disk, memory, shared memory, processors, its port, its place."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def open_files(node: Examined) -> Iterator[Finding]:
 
 
 def port_taken(node: Examined) -> Iterator[Finding]:
-    """Somebody listens on the port of the rendezvous; a run takes the next one, which a firewall may not pass."""
+    """Report a listener on the port of the rendezvous; a run takes the next one, which a firewall may not pass."""
     if not node.host or not node.host.holders:
         return
     port = node.host.holders[0].port

@@ -1,4 +1,4 @@
-"""Which nodes and which pairs of them are far slower than the others."""
+"""Nodes and pairs of nodes that are far slower than the others."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class SlowRank:
     ratio: float
     """Its time for its part of a step, by the median of the others'."""
     balanced: bool = False
-    """Whether its part follows its speed already."""
+    """True if its part follows its speed already."""
 
 
 def slow_ranks(event: ProgressEvent | None, nodes: Collection[str]) -> tuple[SlowRank, ...]:

@@ -280,7 +280,7 @@ def _root(
 
 
 def _has_overview() -> bool:
-    """Whether there is an inventory, and a terminal to show runs and nodes on."""
+    """Return whether there is an inventory, and a terminal to show runs and nodes on."""
     return sys.stdout.isatty() and inventory_place(None)[0].is_file()
 
 

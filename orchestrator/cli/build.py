@@ -188,8 +188,8 @@ def build_images(
     require_consent(yes=yes)
     with closing(LocalNode()) as controller, connected(specs) as reached:
         images = needed_images(options, specs, reached)
-        lacking = {one.recipe.profile: one.lacking() for one in images}
-        absent = [profile for profile, nodes in lacking.items() if nodes or options.no_cache]
+        missing = {one.recipe.profile: one.missing() for one in images}
+        absent = [profile for profile, nodes in missing.items() if nodes or options.no_cache]
         copies = () if options.no_cache or options.each_node or options.on else built_profiles(images, controller)
         names = [spec.name for spec in specs]
         step = image_step(absent, packages, names, copies=copies, each=options.each_node) if absent else ""

@@ -23,7 +23,7 @@ def check_gpus(
     no_container: bool = typer.Option(False, "--no-container", help="Check the hosts only."),
     output: Output,
 ) -> int:
-    """On each node, compare the GPUs that nvidia-smi shows on the host and in a container.
+    """Compare the GPUs that nvidia-smi shows on the host and in a container of each node.
 
     Exit code 4: a launch would be refused; each problem is shown with its fix. Nodes without a GPU are not a problem.
     With --on, a job of a cluster holds nodes for the check, and no container is started there.

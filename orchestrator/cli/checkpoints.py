@@ -241,34 +241,34 @@ def push(
 
     Takes the newest intact checkpoint of the run; every file is verified before and after the transfer.
     """
-    from orchestrator.fleet.checkpoints.pull_push import kept_here, newer
+    from orchestrator.fleet.checkpoints.pull_push import newer, saved_here
     from orchestrator.fleet.checkpoints.pull_push import push as bring
     from orchestrator.fleet.runs.find_runs import find_runs, must_be_over
     from orchestrator.store.run_record import RunRecord
 
-    kept = kept_here(origin, run or "", step, note)
-    plan = RunRecord(kept.run_id).plan()
+    copy = saved_here(origin, run or "", step, note)
+    plan = RunRecord(copy.run_id).plan()
     if plan is None and not to:
-        raise UsageError(f"run {kept.run_id} was not launched from this computer: its nodes are unknown",
+        raise UsageError(f"run {copy.run_id} was not launched from this computer: its nodes are unknown",
                          hint="name a node: --to NODE")  # fmt: skip
     name = to or (plan.cluster or plan.master if plan else "")
-    with asked_nodes(inventory, kept.run_id) as asked, progress_view(quiet=as_json) as view:
-        must_be_over(find_runs(asked.nodes), kept.run_id)
+    with asked_nodes(inventory, copy.run_id) as asked, progress_view(quiet=as_json) as view:
+        must_be_over(find_runs(asked.nodes), copy.run_id)
         node = asked.node(name)
         folders = {part.node: part.folder for part in plan.nodes} if plan else {}
-        moved = bring(kept, node, folders.get(name) or asked.places[name], asked.held, notify=view.notify)
-        newest = newer(asked.held, kept)
+        moved = bring(copy, node, folders.get(name) or asked.places[name], asked.held, notify=view.notify)
+        newest = newer(asked.held, copy)
     if as_json:
-        data = {"run_id": kept.run_id, "step": kept.step, "to": name, "moved": moved}
+        data = {"run_id": copy.run_id, "step": copy.step, "to": name, "moved": moved}
         write_json({**data, "newer": newest.step if newest else None})
-    say(f"✓ step {kept.step} of run {kept.run_id}: on {name} ({'' if moved else 'already there, '}every file verified)")
+    say(f"✓ step {copy.step} of run {copy.run_id}: on {name} ({'' if moved else 'already there, '}every file verified)")
     if newest:
         say(f"note: {newest.node} holds step {newest.step}: orch resume continues from that one")
     elif plan and not plan.cluster and name not in folders and name not in plan.away:
         names = ",".join((*(part.node for part in plan.nodes), name))
-        say(f"  → orch resume {kept.run_id} --nodes {names}   # {name} was not a node of this run")
+        say(f"  → orch resume {copy.run_id} --nodes {names}   # {name} was not a node of this run")
     else:
-        say(f"  → orch resume {kept.run_id}")
+        say(f"  → orch resume {copy.run_id}")
     return EXIT_OK
 
 

@@ -142,14 +142,14 @@ def _inventory(context: typer.Context) -> dict[str, list[str]]:
         key = [str(file), stat.st_mtime_ns, stat.st_size]
         from platformdirs import user_state_path
 
-        kept = user_state_path("orch") / CACHE
+        cache = user_state_path("orch") / CACHE
         with suppress(OSError, ValueError, KeyError, TypeError):
-            read: Any = json.loads(kept.read_text("utf-8"))
+            read: Any = json.loads(cache.read_text("utf-8"))
             if read["key"] == key:
                 return {name: [str(word) for word in read[name]] for name in nothing}
         found = _read(file)
         with suppress(OSError):
-            replace_file(kept, json.dumps({"key": key, **found}))
+            replace_file(cache, json.dumps({"key": key, **found}))
         return found
     except Exception:  # a message would be typed into the command line
         return nothing

@@ -46,8 +46,8 @@ def dashboard(
 ) -> int:
     """Show nodes, runs, curves, logs, checkpoints and findings on a local web page, until Ctrl-C.
 
-    The printed address holds a token: whoever has it sees the page, and can stop and restart runs there. Looking
-    changes nothing. Nothing is loaded from another host. From another computer: the tunnel that is printed.
+    The printed address holds a token: whoever has it sees the page, and can stop and restart runs there. Viewing
+    changes nothing. Nothing is loaded from another host. From another computer, use the SSH tunnel that is printed.
     """
     from orchestrator.watch.server.address import listening_socket, web_address
 
@@ -62,9 +62,9 @@ def dashboard(
 
 def require_web_server() -> None:
     """ConfigError: packages of the server, which are an extra, are not installed."""
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise ConfigError(
-            f"orch {invocation.current.command} needs {' and '.join(lacking)}, which are an extra of this package",
+            f"orch {invocation.current.command} needs {' and '.join(missing)}, which are an extra of this package",
             hint="in the clone of orch: uv tool install '.[dashboard]'   # or: pip install '.[dashboard]'",
         )
 
@@ -79,7 +79,7 @@ class _Chosen:
     inventory: Path | None = None
     """None: it is gone, and only the records are left."""
     some: bool = False
-    """Whether these are a choice of nodes, and others may hold ranks, too."""
+    """True if these are a choice of nodes, and others may hold ranks, too."""
 
 
 def _chosen(inventory: Path | None, run: str | None, nodes: str | None) -> _Chosen:

@@ -64,7 +64,8 @@ def _build_line(clone: Path) -> str:
 
 
 def _is_older(site: Path) -> bool:
-    """Whether a page of the clone has changed since its site was built; the site of a wheel has no pages beside it."""
+    """Return whether a page of the clone has changed since its site was built; the site of a wheel has no pages beside
+    it."""
     built = (site / "index.html").stat().st_mtime
     return site.parent.name == "build" and any(
         page.stat().st_mtime > built for page in site.parents[1].glob("docs/**/*.md")
@@ -110,7 +111,8 @@ def _headings(site: Path) -> dict[str, str]:
 
 
 def _opened(address: str) -> bool:
-    """Whether a browser with a window of its own took the address: one in the terminal would take the terminal."""
+    """Return whether a browser with a window of its own took the address: one in the terminal would take the
+    terminal."""
     try:
         browser = webbrowser.get()
     except webbrowser.Error:

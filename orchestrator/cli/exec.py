@@ -39,7 +39,7 @@ class WordsAfterTarget(TyperCommand):
 
 
 NODES_ALONE = ""
-"""Target of a command line that names nodes by --nodes and no run."""
+"""Target of a command line that has --nodes and no run."""
 
 
 COMMAND_CLASS = WordsAfterTarget
@@ -51,7 +51,7 @@ def exec(
         autocompletion=run_or_node,
         help="A run, for its containers, or a node, for the machine; nothing before `--`: the machines of --nodes.",
     ),
-    command: list[str] = typer.Argument(metavar="COMMAND...", help="Command and arguments; no shell reads them."),
+    command: list[str] = typer.Argument(metavar="COMMAND...", help="Command and arguments, run without a shell."),
     nodes: NodesOption = None,
     rank: int | None = typer.Option(None, min=0, metavar="N", help="Only the container with this global rank."),
     timeout: int = typer.Option(3600, min=1, metavar="SECONDS", help="Longest time on a node, not in a container."),

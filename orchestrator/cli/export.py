@@ -80,7 +80,7 @@ class ClusterOptions:
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Id of the run: the same words then make the same text (default: from the time).",
+            help="Id of the run; the same command line then writes the same file (default: made from the time).",
         ),
     ] = None
     attempt: Annotated[
@@ -90,7 +90,7 @@ class ClusterOptions:
             min=0,
             max=MOST_ATTEMPTS,
             metavar="N",
-            help="Number of its first attempt; to resume a run that has ended, one above all that it had (default: 0).",
+            help="Number of its first attempt; to resume an ended run, one more than its last attempt (default: 0).",
         ),
     ] = 0
     inventory: InventoryOption = None

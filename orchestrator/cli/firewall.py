@@ -46,7 +46,7 @@ def _firewall(verb: str, chosen: ChosenNodes, sudo: SudoPassword, output: Output
     from orchestrator.fleet.connect import connected
     from orchestrator.fleet.fan_out import Outcome
     from orchestrator.fleet.readiness.firewall import carry_out, plans_to_apply, plans_to_remove, replan
-    from orchestrator.render.firewall import firewall_dict, firewall_lines, kept_until
+    from orchestrator.render.firewall import firewall_dict, firewall_lines, lost_at_restart
 
     loaded, specs = chosen.load()
     names, project, removing = {spec.name for spec in specs}, loaded.inventory.project, verb == "remove"
@@ -75,7 +75,7 @@ def _firewall(verb: str, chosen: ChosenNodes, sudo: SudoPassword, output: Output
             for name, plan in changed.items():
                 now = f"open to {', '.join(plan.open_to)}" if plan.open_to else "no rule of ours is left"
                 say(f"✓ {name}: {now}")
-            for line in kept_until([plan for node, plan in todo if node.name in changed]):
+            for line in lost_at_restart([plan for node, plan in todo if node.name in changed]):
                 say(line)
             outcomes = (*(one for one in outcomes if one.error), *done)
     plans = [outcome.value() for outcome in outcomes if not outcome.error]

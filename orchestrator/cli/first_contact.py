@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from orchestrator.specs.inventory import NodeSpec
 
 TRIES = 3
-_LACKS_KEY = (Reach.LOGIN, Reach.NO_KEY)
-_REFUSED = (*_LACKS_KEY, Reach.KEY_LOCKED)
+_KEY_MISSING = (Reach.LOGIN, Reach.NO_KEY)
+_REFUSED = (*_KEY_MISSING, Reach.KEY_LOCKED)
 """A login by password that is refused is explained by the keys that there are."""
 Place = tuple[str, int]
 
@@ -37,7 +37,7 @@ class _Passwords:
     listed: Collection[str] = ()
     """Names of machines of a file, which may share a password once the user has seen the list of them."""
     each: bool = False
-    """Whether a password is asked for on each machine."""
+    """True if a password is asked for on each machine."""
     accepted: list[str] = field(default_factory=list)
 
     def tried(self, spec: NodeSpec) -> list[str]:
@@ -141,26 +141,26 @@ def _round(specs: Sequence[NodeSpec], passwords: _Passwords, *, yes: bool) -> li
     passwords.tried_on |= {one.name for one in (each.result for each in shown) if one and is_known(one)}
     trusted, _ = accept_keys(shown, yes=yes, again="this command")
     fit: list[NodeSpec] = []
-    lacking: list[NodeSpec] = []
+    missing: list[NodeSpec] = []
     refusals: list[OrchError] = []
     for outcome in fan_out(trusted, log_in, timeout_s=TIMEOUT_S):
         error = outcome.error
         if error is None:
             fit.append(outcome.item)
-        elif isinstance(error, NodeUnreachableError) and error.reach in _LACKS_KEY:
-            lacking.append(outcome.item)
+        elif isinstance(error, NodeUnreachableError) and error.reach in _KEY_MISSING:
+            missing.append(outcome.item)
             refusals.append(error)
         else:
             error.node = error.node or outcome.item.name
             report_error(error)
     if fit:
         say(f"your key is accepted already: {', '.join(spec.name for spec in fit)}")
-    if not lacking:
+    if not missing:
         return fit
     if not can_ask():
         report_errors(refusals)
         return fit
-    return [*fit, *_copied(lacking, refusals, passwords, yes=yes)]
+    return [*fit, *_copied(missing, refusals, passwords, yes=yes)]
 
 
 def _copied(

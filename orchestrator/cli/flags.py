@@ -83,7 +83,7 @@ def _parameters(cls: type, shared: Mapping[str, Any]) -> Iterator[tuple[str, ins
             kind = inspect.Parameter.KEYWORD_ONLY
             yield each.name, inspect.Parameter(each.name, kind, annotation=annotation, default=default)
         if flag and flag.off:
-            off = Annotated[bool, typer.Option(flag.off, help="Turn that off.")]
+            off = Annotated[bool, typer.Option(flag.off, help=f"Turn --{flag.off.removeprefix('--no-')} off.")]
             yield _off(flag), inspect.Parameter(_off(flag), kind, annotation=off, default=False)
 
 

@@ -98,4 +98,4 @@ REASONS = {
     "--all": "all is shown",
     "--become": "a password for sudo is asked for where one is needed",
 }
-"""Why an option is left out, by the first name of its row."""
+"""Reason why an option is left out, by the first name of its row."""

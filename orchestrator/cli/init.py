@@ -41,7 +41,7 @@ def init(
         None, "-i", "--inventory", metavar="FILE", help="The machines of this inventory, also an Ansible one."
     ),
     file: Path = typer.Option(Path("inventory.yaml"), "--file", "-f", metavar="FILE", help="File to write."),
-    force: bool = typer.Option(False, "--force", help="Replace the file without a question."),
+    force: bool = typer.Option(False, "--force", help="Replace the file without asking."),
     ask_each: bool = typer.Option(
         False, "--ask-each", help="Ask for the SSH password of each machine, not once for all."
     ),
@@ -50,9 +50,9 @@ def init(
     """Write inventory.yaml for machines that you reach by SSH, and copy your public key to them.
 
     Shows all host keys at once, copies your public key with a password that is asked for and never stored, and looks
-    at each machine. A password is tried only on machines that you type, whose host key is known already, or of which
-    you have agreed to that. With -i, for the machines of that inventory, which is left as it is. Can be repeated:
-    finished steps are skipped. Exit code 5: some machines were left out; 4: all were.
+    at each machine. A password is tried only on machines that you typed, on those with a known host key, and on others
+    if you agree. With -i: the machines of that inventory, which is not changed. Can be repeated: finished steps are
+    skipped. Exit code 5: some machines were left out; 4: all were.
     """
     require_consent(yes=yes)
     if local and (machines or scan or user):

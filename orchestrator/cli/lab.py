@@ -122,21 +122,21 @@ def down(
 def _may_be_lost(name: str | None, *, yes: bool) -> bool:
     """Return whether data that only the machines of the lab hold may be removed with them."""
     from orchestrator.lab.state import inventory_file
-    from orchestrator.lab.up_down import kept_on_cluster, strange_folders
+    from orchestrator.lab.up_down import saved_on_cluster, strange_folders
 
     if yes:
         return True
     lost = [f"the lab {name} was brought up from {folder}" for folder in (strange_folders(name) if name else ())]
-    if runs := kept_on_cluster():
+    if runs := saved_on_cluster():
         lost.append(f"{counted(len(runs), 'run')} with checkpoints in its shared folder: {', '.join(runs)}")
     elif inventory_file().exists():
-        lost += _kept_there(inventory_file())
+        lost += _only_there(inventory_file())
     for line in lost:
         say(line)
     return not lost or agreed("Remove the lab and everything on its machines?", yes=False)
 
 
-def _kept_there(inventory: Path) -> list[str]:
+def _only_there(inventory: Path) -> list[str]:
     """Return lines about runs with data on the machines alone, as far as those answer."""
     from orchestrator.cli.context import load_inventory
     from orchestrator.fleet.checkpoints.survey import places_in, survey

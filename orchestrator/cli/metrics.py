@@ -103,13 +103,13 @@ def _requests(collect: Callable[[], str], own: Set[str]) -> type[BaseHTTPRequest
     from orchestrator.render.prometheus import CONTENT_TYPE
 
     lock = Lock()
-    kept: list[tuple[float, bytes]] = []
+    newest: list[tuple[float, bytes]] = []
 
     def current() -> bytes:
         with lock:  # one collection at a time
-            if not kept or time.monotonic() - kept[0][0] > FRESH_S:
-                kept[:] = [(time.monotonic(), collect().encode())]
-            return kept[0][1]
+            if not newest or time.monotonic() - newest[0][0] > FRESH_S:
+                newest[:] = [(time.monotonic(), collect().encode())]
+            return newest[0][1]
 
     class Requests(BaseHTTPRequestHandler):
         timeout = SILENT_S

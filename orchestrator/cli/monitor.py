@@ -77,7 +77,7 @@ def _watching(specs: Sequence[NodeSpec], run: str | None, *, some: bool) -> Abst
 
 
 def has_screen() -> bool:
-    """Whether the terminal takes a screen: a real one, both ways, whose encoding has the letters of bars."""
+    """Return whether the terminal takes a screen: a real one, both ways, whose encoding has the letters of bars."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     encoded = (sys.stderr.encoding or "").lower().replace("-", "") == "utf8"
     return all(stream.isatty() for stream in streams) and encoded and os.environ.get("TERM", "dumb") != "dumb"

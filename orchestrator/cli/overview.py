@@ -42,7 +42,7 @@ class RunLook:
     nodes: int
     command: str
     checkpoint: bool
-    """Whether a checkpoint of it is known."""
+    """True if a checkpoint of it is known."""
 
 
 def overview() -> int:

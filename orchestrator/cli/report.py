@@ -33,12 +33,12 @@ class Invocation:
     command: str = ""
     """Such as `checkpoints ls`."""
     inventory: Path | None = None
-    """From `-i`, before the command or after it."""
+    """Value of `-i`, before the command or after it."""
     commands: tuple[str, ...] = ()
     """Commands that take an inventory."""
     quiet: bool = False
     debug_file: Path | None = None
-    said: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
     """Notes that are written once, however often their cause is met."""
     closing: ExitStack = field(default_factory=ExitStack)
     """Contexts that end with the invocation."""
@@ -107,9 +107,9 @@ def say(text: str) -> None:
 
 def say_once(text: str) -> None:
     """Write a message unless this command line has written the same one."""
-    said = invocation.current.said
-    if text not in said:
-        said.add(text)
+    written = invocation.current.written
+    if text not in written:
+        written.add(text)
         say(text)
 
 

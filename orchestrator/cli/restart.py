@@ -50,10 +50,10 @@ def restart(
         stopped = stop_everywhere(running, timeout_s=timeout)
     stopped.require_all()
     was = f"had ended before: {stopped.ended}" if stopped.ended else "stopped"
-    say(f"✓ run {stopped.run_id} {was}, {stopped.kept}")
+    say(f"✓ run {stopped.run_id} {was}, {stopped.checkpoint_text}")
     try:
         return launch(replace(ready.order, ending=False).confirmed())
     except OrchError:
-        say(f"run {stopped.run_id} is stopped ({stopped.kept}) and was not started again")
+        say(f"run {stopped.run_id} is stopped ({stopped.checkpoint_text}) and was not started again")
         say(f"  → orch resume {stopped.run_id}")
         raise

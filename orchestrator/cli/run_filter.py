@@ -32,7 +32,7 @@ class RunFilter:
     """Found in the id or in the command."""
 
     def passes(self, run: Run | HistoryEntry, state: str) -> bool:
-        """Whether a run in this phase is wanted."""
+        """Return whether a run in this phase is wanted."""
         at = timestamp(run.started_at)
         return (
             (not self.states or state in self.states)

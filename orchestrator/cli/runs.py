@@ -184,7 +184,7 @@ def diff(
 ) -> int:
     """Show what differs between two runs: command, image, code, data, nodes, environment, forecast, outcome.
 
-    Rests on the records on this computer alone; no node is asked. Values of sensitive variables are not on record.
+    Reads the records on this computer alone; no node is asked. Values of sensitive variables are not on record.
     The outcome is shown in full.
     """
     from orchestrator.render.runs import comparison_table
@@ -215,9 +215,9 @@ def rerun(
 ) -> int:
     """Start a run of this computer again, as a new run: same command, options, code, data, image and nodes.
 
-    Options that are given replace those of the run. Code that has changed here is taken from a node that keeps it as it
-    was. A node that is not in the inventory any more is left out; a step then keeps its number of samples. What differs
-    is shown with the plan. Nothing of the run that is repeated is changed.
+    Options that are given replace those of the run. If the code has changed here, a node that has it as it was sends
+    it. A node that is not in the inventory any more is left out; a step then keeps its number of samples. What differs
+    is shown with the plan. The first run is not changed.
     """
     from orchestrator.cli.launching.launch import launch
     from orchestrator.cli.launching.order import LaunchOrder

@@ -41,10 +41,10 @@ class _Shown:
     names: Sequence[str]
     view: RenderableType | list[str]
     messages: Sequence[str] = ()
-    """For stderr."""
+    """Lines for stderr."""
     code: int
     over: bool
-    """Whether it will not change any more."""
+    """True if it will not change any more."""
 
 
 def status(
@@ -52,7 +52,7 @@ def status(
     run: RunArgument = None,
     output: Output,
     watch: float | None = typer.Option(
-        None, "--watch", min=0.2, max=3600, metavar="[SECONDS]", help="Show it again and again (default: every 2 s)."
+        None, "--watch", min=0.2, max=3600, metavar="[SECONDS]", help="Refresh until the run ends (default: every 2 s)."
     ),
     inventory: InventoryOption = None,
 ) -> int:
@@ -97,7 +97,8 @@ def _watch(nodes: Sequence[Node], run: str | None, output: Output, every_s: floa
 
 @contextmanager
 def _drawing(output: Output) -> Iterator[Draw | None]:
-    """How a view is drawn in place of the one before; None where each is written after it, for programs."""
+    """Yield the function that draws a view in place of the one before; None where each is written after it, for
+    programs."""
     from rich.live import Live
 
     from orchestrator.render.console import stdout
@@ -113,7 +114,7 @@ def _drawing(output: Output) -> Iterator[Draw | None]:
 
 
 def _as_one(shown: _Shown) -> RenderableType:
-    """The view with its time and its messages."""
+    """Group the view with its time and its messages."""
     from rich.console import Group
     from rich.text import Text
 

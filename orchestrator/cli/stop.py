@@ -46,9 +46,9 @@ def stop(
     stopped.require_all()
     if stopped.ended:
         removed = f"; its containers on {', '.join(stopped.nodes)} are removed" if stopped.nodes else ""
-        say(f"run {stopped.run_id} had ended before: {stopped.ended}, {stopped.kept}{removed}")
+        say(f"run {stopped.run_id} had ended before: {stopped.ended}, {stopped.checkpoint_text}{removed}")
     else:
-        say(f"✓ run {stopped.run_id} stopped, {stopped.kept}")
+        say(f"✓ run {stopped.run_id} stopped, {stopped.checkpoint_text}")
     if step is not None and stopped.ended != State.SUCCEEDED:
         say(f"  → orch resume {stopped.run_id}")
     return EXIT_OK

@@ -42,7 +42,7 @@ class SudoPassword:
 
     @property
     def can_ask(self) -> bool:
-        """Whether there is a way to get a password."""
+        """True if there is a way to get a password."""
         return self.password_fd is not None or can_ask()
 
     def unlock(self, nodes: Sequence[Node]) -> tuple[dict[str, Node], dict[str, OrchError]]:
@@ -70,7 +70,7 @@ class _Questions:
     ask: Callable[[str], str]
     each: bool = False
     again: bool = True
-    """Whether a node that is known to have another password is asked for."""
+    """True if a node that is known to have another password is asked for."""
 
     def unlock(self, nodes: Sequence[Node]) -> tuple[dict[str, Node], dict[str, OrchError]]:
         names = [node.name for node in nodes]

@@ -34,7 +34,7 @@ def tensorboard(
 ) -> None:
     """Show the event files of runs, active or ended, in the TensorBoard of this computer, until Ctrl-C.
 
-    They are copied from the nodes, and every 30 seconds what was added to them. Nothing is started on a node. The
+    They are copied from the nodes, and updated every 30 seconds. Nothing is started on a node. The
     address holds a token: other users and other pages cannot read the page.
     """
     from orchestrator.fleet.checkpoints.survey import places_for

@@ -40,7 +40,7 @@ SPARE_KIB = 256 * 1024
 
 # Constants; $1: the cache. $2: `content` compares hashes too. Lines on stdin: size, SHA-256, name of the partial file,
 # path. The answer: free KiB, then for each file that is missing the number of its line and the bytes of its beginning.
-_LACKS = r"""
+_MISSING = r"""
 mkdir -p -- "$1" && cd -- "$1" || exit 1
 df -Pk . | { read -r _; read -r _ _ _ free _; echo "$free"; }
 number=0
@@ -116,14 +116,14 @@ def _bring(caches: Sequence[NodeCache], plan: Plan, source: Source, notify: Noti
     asked = results_of(fan_out(caches, lambda one: one.manifest(source)))
     found = [(cache, manifest) for cache, manifest in zip(caches, asked, strict=True) if manifest]
     holder, manifest = found[0] if found else _download_on_one(caches, plan, source, notify)
-    lacking = [cache for cache, held in zip(caches, asked, strict=True) if held != manifest and cache is not holder]
-    if found and not lacking:
+    missing = [cache for cache, held in zip(caches, asked, strict=True) if held != manifest and cache is not holder]
+    if found and not missing:
         notify(holder.node.name, Progress(text=f"{source.text}: every node has it already"))
 
     def supply(target: NodeCache) -> None:
         copy_download((holder.node, holder.folder), (target.node, target.folder), manifest, source, notify)
 
-    results_of(fan_out(lacking, supply, timeout_s=TRANSFER_TIMEOUT_S))
+    results_of(fan_out(missing, supply, timeout_s=TRANSFER_TIMEOUT_S))
 
 
 def _download_on_one(
@@ -180,15 +180,15 @@ def _progress(line: str, doing: str) -> Progress:
 
 
 @dataclass(frozen=True)
-class _Lacking:
+class _MissingFile:
     file: CachedFile
     begun: int
     """Bytes of it that came with an earlier try."""
 
 
 def has_files(node: Node, folder: str, manifest: Manifest) -> bool:
-    """Whether the cache `folder` has all files of the manifest, by their sizes."""
-    return not _lacking(node, folder, manifest, "sizes")[1]
+    """Return whether the cache `folder` has all files of the manifest, by their sizes."""
+    return not _missing(node, folder, manifest, "sizes")[1]
 
 
 def copy_download(
@@ -199,8 +199,8 @@ def copy_download(
     RunFailedError: a file of the origin cannot be read, or another content came; with its node.
     """
     node, folder = target
-    free_kib, lacking = _lacking(node, folder, manifest, "content")
-    needed = sum(one.file.size - one.begun for one in lacking)
+    free_kib, missing = _missing(node, folder, manifest, "content")
+    needed = sum(one.file.size - one.begun for one in missing)
     if needed // 1024 + SPARE_KIB > free_kib:
         raise PreflightError(
             f"{source.text} needs {needed / 1e6:.0f} MB, and {free_kib * 1.024e-3:.0f} MB are free in {folder}",
@@ -213,7 +213,7 @@ def copy_download(
         text = f"{source.text} from {origin[0].name}"
         notify(node.name, Progress(text=text, done=done + amount, total=manifest.size))
 
-    for one in lacking:
+    for one in missing:
         _copy_file(origin, target, one, came)
         done += one.file.size - one.begun
     links = "".join(f"{to} {path}\n" for path, to in manifest.links.items()).encode()
@@ -225,19 +225,21 @@ def copy_download(
     notify(node.name, Progress(text=f"{source.text}: complete"))
 
 
-def _lacking(node: Node, folder: str, manifest: Manifest, compare: str) -> tuple[int, list[_Lacking]]:
+def _missing(node: Node, folder: str, manifest: Manifest, compare: str) -> tuple[int, list[_MissingFile]]:
     """Free KiB on the disk of the cache, and the files that it lacks."""
     lines = "".join(f"{one.size} {one.sha256} {one.partial} {one.path}\n" for one in manifest.files).encode()
-    ran = node.run(["sh", "-c", _LACKS, "sh", folder, compare], stdin=lines, timeout_s=TRANSFER_TIMEOUT_S)
+    ran = node.run(["sh", "-c", _MISSING, "sh", folder, compare], stdin=lines, timeout_s=TRANSFER_TIMEOUT_S)
     try:
         free, *found = [[int(word) for word in line.split()] for line in ran.check(f"reading {folder}").splitlines()]
         files = [(manifest.files[number], begun) for number, begun in found]
-        return free[0], [_Lacking(one, begun if 0 < begun <= one.size else 0) for one, begun in files]
+        return free[0], [_MissingFile(one, begun if 0 < begun <= one.size else 0) for one, begun in files]
     except (ValueError, IndexError):
         raise CommandFailedError(f"its answer about {folder} is not valid", node=node.name) from None
 
 
-def _copy_file(origin: tuple[Node, str], target: tuple[Node, str], one: _Lacking, tell: Callable[[int], None]) -> None:
+def _copy_file(
+    origin: tuple[Node, str], target: tuple[Node, str], one: _MissingFile, tell: Callable[[int], None]
+) -> None:
     file, (node, folder) = one.file, target
     place, broken = f"{origin[1]}/{file.path}", list[OrchError]()
 

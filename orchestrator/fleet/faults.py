@@ -15,7 +15,7 @@ from platformdirs import user_state_path
 
 from orchestrator.specs.errors import BugError, ConfigError, OrchError
 
-KEPT = 20
+MAX_FILES = 20
 """Files at most; older ones are removed."""
 LONGEST = 300
 """Characters of an exception's message that are shown; the file has all of it."""
@@ -38,10 +38,10 @@ def as_error(error: BaseException, *, node: str = "") -> OrchError:
         reason = error.strerror or str(error) or type(error).__name__
         return ConfigError(f"{reason}: {error.filename}" if error.filename else reason, node=node)
     words = " ".join("".join(traceback.format_exception_only(error)).split())
-    return BugError(f"{words[:LONGEST]}: this is a bug in orch; {_kept(error)}", node=node)
+    return BugError(f"{words[:LONGEST]}: this is a bug in orch; {_saved(error)}", node=node)
 
 
-def _kept(error: BaseException) -> str:
+def _saved(error: BaseException) -> str:
     """Save the traceback; the sentence that says where it is."""
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')}, Python {platform.python_version()}, {platform.platform()}\n\n"
     text += "".join(traceback.format_exception(error))
@@ -53,7 +53,7 @@ def _kept(error: BaseException) -> str:
             descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as writing:
                 writing.write(text)
-            for old in sorted(folder.glob(f"{PREFIX}*.txt"))[:-KEPT]:
+            for old in sorted(folder.glob(f"{PREFIX}*.txt"))[:-MAX_FILES]:
                 with suppress(OSError):
                     old.unlink()
             return f"report it with {folder / name}"

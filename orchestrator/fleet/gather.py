@@ -55,7 +55,7 @@ def gather_facts(
 def _with_contents(
     outcomes: Sequence[Outcome[Node, NodeFacts]], request: LaunchRequest
 ) -> tuple[Outcome[Node, NodeFacts], ...]:
-    """Add what is in the image that the run names, from a container of it on every node that has it."""
+    """Add the facts of the run's image, from a container of it on every node that has it."""
     specs = {spec.name: spec for spec in request.nodes}
     suffix = secrets.token_hex(3)
 

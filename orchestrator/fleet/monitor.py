@@ -26,11 +26,11 @@ from orchestrator.store.run_record import RunRecord, known_records
 from orchestrator.store.segments import Ends
 
 LOOK_EVERY_S = 10.0
-"""Between two looks for a new run; a run that is followed reports its own end."""
+"""Seconds between two looks for a new run; a run that is followed reports its own end."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 10.0
-"""Before a node that did not answer is asked again."""
+"""Seconds before a node that did not answer is asked again."""
 SUPERVISOR_EVERY_S = 5.0
-"""Between two looks for a supervisor of the run on this computer."""
+"""Seconds between two looks for a supervisor of the run on this computer."""
 UNHEARD_S = 12.0
 """Seconds without a sample after which the connection is closed: a machine without power keeps it open."""
 
@@ -67,10 +67,10 @@ class FleetWatch:
         self._closed = Event()
         self._pause = pause or self._closed.wait
         self._queue: SimpleQueue[Fact | RunFound | ConfigError] = SimpleQueue()
-        self._kept: dict[str, str] = {}
+        self._sample_files: dict[str, str] = {}
         """The file of samples on each node that a run holds."""
         self._looked = False
-        self._heard = dict.fromkeys(self._nodes, 0)
+        self._received = dict.fromkeys(self._nodes, 0)
         """Samples of each node since the last look at its connection."""
 
     @property
@@ -110,14 +110,15 @@ class FleetWatch:
     def _sample(self, node: Node) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._closed.is_set():
-            kept = self._kept.get(node.name, "")
+            samples_file = self._sample_files.get(node.name, "")
             try:
-                reading = samples(node, kept=kept, folder=self._workspace(node.name))
+                folder = self._specs[node.name].workspace if node.name in self._specs else ""
+                reading = samples(node, samples_file=samples_file, folder=folder)
                 for usage in reading:
-                    self._heard[node.name] += 1
+                    self._received[node.name] += 1
                     self._queue.put(NodeAnswered(seen=seen_now(), node=node.name, usage=usage))
                     pause_s = FIRST_PAUSE_S
-                    if self._closed.is_set() or self._kept.get(node.name, "") != kept:
+                    if self._closed.is_set() or self._sample_files.get(node.name, "") != samples_file:
                         break
                 else:
                     self._pause(pause_s)  # it has ended by itself
@@ -130,14 +131,11 @@ class FleetWatch:
     def _check_connection(self, node: Node) -> None:
         """Close a connection over which nothing comes, so that its readers notice, and connect again."""
         while not self._closed.is_set():
-            before = self._heard[node.name]
+            before = self._received[node.name]
             self._pause(UNHEARD_S)
-            if self._heard[node.name] == before and not self._closed.is_set():
+            if self._received[node.name] == before and not self._closed.is_set():
                 with suppress(Exception):  # it is broken anyhow
                     node.close()
-
-    def _workspace(self, name: str) -> str:
-        return self._specs[name].workspace if name in self._specs else ""
 
     # ── Runs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +177,7 @@ class FleetWatch:
 
     def _follow(self, run: Run, ends: Ends) -> None:
         record = RunRecord(run.run_id)
-        self._kept, sought_at, is_stopping = self._files(run, record), seen_now(), False
+        self._sample_files, sought_at, is_stopping = self._files(run, record), seen_now(), False
         try:
             for event in follow(running_containers(run, self._nodes), record, patient=True, ends=ends):
                 if self._closed.is_set():
@@ -194,7 +192,7 @@ class FleetWatch:
                 if fact := fact_of(event, now):
                     self._queue.put(fact)
         finally:
-            self._kept = {}
+            self._sample_files = {}
 
     def _files(self, run: Run, record: RunRecord) -> dict[str, str]:
         """The agent's file of samples on each node, by the plan on record; none without one."""

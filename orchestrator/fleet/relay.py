@@ -63,7 +63,7 @@ class FolderToSend:
     """Files in their order, and how to read them."""
 
     what: str
-    """For messages, such as `data`."""
+    """Name for messages, such as `data`."""
     files: Sequence[FileToSend]
     read: Callable[[FileToSend, int], Iterator[bytes]]
     """Content of a file from an offset on."""
@@ -104,11 +104,13 @@ class RelayLimits:
     """Deadlines of a copy. They count bytes: a node that only reports that it works has none."""
 
     starting_s: float = 45.0
-    """Until a node is ready."""
+    """Seconds until a node is ready."""
     gather_s: float = 10.0
-    """Until the first node receives although others are not ready: of all, the one that has most is to be the first."""
+    """Seconds until the first node receives although others are not ready: of all, the one that has most is to be the
+    first."""
     quiet_s: float = 30.0
-    """For `least_bytes` from a source that has them, or between two reports. Reading back has four times as long."""
+    """Seconds for `least_bytes` from a source that has them, or between two reports. Reading back has four times as
+    long."""
     least_bytes: int = 1024 * 1024
 
 
@@ -156,7 +158,7 @@ class _Relay:
     content: FolderToSend
     state: RelayState = RelayState.STARTING
     source: _Relay | None = None
-    """While it receives; None: the controller."""
+    """Relay from which it receives; None: the controller."""
     refused: list[_Relay] = field(default_factory=list)
     """Former sources."""
     slow: list[_Relay] = field(default_factory=list)
@@ -204,7 +206,7 @@ class _Relay:
         return Outcome(self.target, result=result)
 
     def can_send_to(self, other: _Relay) -> bool:
-        """Whether everything reaches it in the end: from the controller, or from a complete node."""
+        """Return whether everything reaches it in the end: from the controller, or from a complete node."""
         if not self.port or self.doubt or self in other.refused or self.target.skipped > other.target.skipped:
             return False
         first: _Relay | None = self
@@ -290,7 +292,7 @@ class _Transfer:
     reports: SimpleQueue[tuple[_Relay, RelayReport | OrchError | None]] = field(default_factory=SimpleQueue)
     began: float = field(default_factory=time.monotonic)
     has_tried: bool = False
-    """Whether a second node has got content from the controller, as all that came through the first one was slow."""
+    """True if a second node has got content from the controller, as all that came through the first one was slow."""
 
     def run(self) -> None:
         token = secrets.token_hex(32)

@@ -97,7 +97,7 @@ class RelayFinished:
 
 @dataclass(frozen=True, kw_only=True)
 class RelayFailed:
-    """The end, for a reason that no other source changes; `unfit`: there is no Python 3.8 or newer."""
+    """End of a copy for a reason that another source does not change; `unfit`: no Python 3.8 or newer."""
 
     kind: Literal["unfit", "full", "busy", "disk"]
     why: str

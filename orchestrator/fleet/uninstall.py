@@ -205,7 +205,7 @@ def local_images(controller: Node, project: str) -> tuple[dict[str, int], dict[s
 
 
 def remove_locally(folders: Sequence[LocalRemains], images: Mapping[str, int], controller: Node) -> Iterator[OrchError]:
-    """Remove the folders and images; the errors of what stays."""
+    """Remove the folders and images; yield an error for each that stays."""
     for tag in images:
         try:
             controller.engine.remove_image(tag)

@@ -28,7 +28,8 @@ from orchestrator.lab.state import LabNode
 from orchestrator.specs.errors import ConflictError, DeadlineError, EngineError, OrchError, UsageError
 
 CAPABILITIES = ("NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE")
-"""In addition to Docker's default set: network rules, mounts, and (measured) `docker exec` into processes of others."""
+"""Capabilities in addition to Docker's default set: network rules, mounts, and (measured) `docker exec` into processes
+of others."""
 SECURITY = ("seccomp=unconfined", "apparmor=unconfined", "label=disable")
 """The default profiles forbid the mounts that the engine inside makes for its containers."""
 

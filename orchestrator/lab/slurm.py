@@ -79,7 +79,7 @@ class JobsPython:
 
 
 def this_python() -> JobsPython:
-    """Find the folders that this Python and the packages of its environment are in."""
+    """Find the folders of this Python and of the packages of its environment."""
     prefixes = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parents[1]]
     needed = [Path(__file__).parents[2], *map(Path, sys.path), *map(Path, sysconfig.get_paths().values())]
     for prefix in prefixes:

@@ -36,7 +36,7 @@ class LabNode:
     link: str = UNSHAPED
     """Speed of its network link, as the user wrote it."""
     has_engine: bool = True
-    """Whether a Docker Engine runs on it."""
+    """True if a Docker Engine runs on it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,8 @@ def up(request: LabRequest, report: Report, clock: LabClock = REAL_TIME) -> Lab:
 
 
 def wait_until_ready(nodes: list[SimulatedNode], report: Report, clock: LabClock) -> None:
-    """Until every sshd greets and every engine answers. One thread: two cores have enough to do with the booting."""
+    """Wait until every sshd greets and every engine answers. One thread: two cores have enough to do with the
+    booting."""
     begin, pending = clock.now(), list(nodes)
     while pending:
         for node in tuple(pending):
@@ -255,7 +256,7 @@ def _create_nodes(
 
 @contextmanager
 def _nothing_left_behind(name: str) -> Iterator[None]:
-    """On any early end of the block, Ctrl-C included, remove what it made; never another lab of that name."""
+    """Remove what the block made if it ends early, Ctrl-C included; never another lab of that name."""
     try:
         yield
     except BaseException:
@@ -283,7 +284,7 @@ def remove_lab(name: str | None, *, own: bool) -> list[str]:
     return gone
 
 
-def kept_on_cluster() -> list[str]:
+def saved_on_cluster() -> list[str]:
     """Runs with checkpoints on the shared folder of the cluster that is up."""
     known = _known()
     if known is None or known.engine != "slurm":

@@ -33,7 +33,7 @@ def redacted_words(words: Sequence[str]) -> str:
 
 
 class _Logged:
-    """A node or its engine. Neither stdin nor file contents nor environments are logged."""
+    """Node or engine whose calls are logged, without stdin, file contents and environments."""
 
     def __init__(self, target: Any, place: str) -> None:
         self._target, self._place = target, place

@@ -38,7 +38,7 @@ class CarriedAttempt:
     exit_code: int | None = None
     oom_killed: bool = False
     reason: str = ""
-    """Why it waits, or how the scheduler ended it."""
+    """Reason why it waits, or how the scheduler ended it."""
 
     @property
     def is_over(self) -> bool:
@@ -77,9 +77,9 @@ class Carried:
     """Everything that a cluster holds of runs."""
 
     attempts: tuple[CarriedAttempt, ...] = ()
-    """In order of run and attempt."""
+    """Attempts in order of run and number."""
     silence: str = ""
-    """Why the scheduler did not answer: attempts without a recorded end are left out then."""
+    """Reason why the scheduler did not answer: attempts without a recorded end are left out then."""
     strange: tuple[str, ...] = ()
     """Files that no run of orch has written so."""
 

@@ -352,7 +352,8 @@ def _ran_out_of_time(error: Exception) -> bool:
 
 
 def _is_podman(info: Mapping[str, Any]) -> bool:
-    """Whether Podman answers for Docker: it adds its builder's version, and no Docker was ever called 2 to 16."""
+    """Return whether Podman answers for Docker: it adds its builder's version, and no Docker was ever called 2 to
+    16."""
     major = _text(info, "ServerVersion").partition(".")[0]
     return "BuildahVersion" in info or (major.isdecimal() and 2 <= int(major[:4]) <= 16)
 

@@ -217,8 +217,8 @@ class FakeEngine:
     def _hold(self, image: ImageFacts) -> None:
         """Add or replace an image. Its tags move to it."""
         for other in list(self.held.values()):
-            kept = tuple(tag for tag in other.tags if tag not in image.tags)
-            self.held[other.id] = replace(other, tags=kept)
+            remaining = tuple(tag for tag in other.tags if tag not in image.tags)
+            self.held[other.id] = replace(other, tags=remaining)
         self.held[image.id] = image
 
     def _facts(self, container: str) -> ContainerFacts:

@@ -97,8 +97,8 @@ class LocalNode:
                 process.stdin = None
             yield from self._chunks(process, argv, timeout_s)
             errors.seek(0)
-            said = errors.read().decode(errors="replace")
-        ended = Completed(node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout="", stderr=said)
+            output = errors.read().decode(errors="replace")
+        ended = Completed(node=self.name, argv=tuple(argv), exit_code=process.returncode, stdout="", stderr=output)
         ended.check(f"reading from {argv[0]}")
 
     def _chunks(self, process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: float) -> Iterator[bytes]:

@@ -20,13 +20,13 @@ START = (
     'IFS= read -r line; eval "set -- $(printf %b "${line#?}")"; '
     'command -v "$1" >/dev/null || { echo "$1: not found" >&2; exit 127; }; exec "$@"\''
 )
-"""Without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own.
+"""Program without a newline, `!`, backslash or quote within its quotes, which csh and fish read in ways of their own.
 
 `command -v`: where the user may not read a folder of PATH, dash takes every absent program for a forbidden one.
 """
 FIRST = f"{_FIRST}\n".encode()
 _MARK = f"{_READY}\n".encode()
-_KEPT = 4096
+_MAX_REST = 4096
 STARTUP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or config.fish"
 
 
@@ -54,7 +54,7 @@ class Preface:
         if self.seen:
             return chunk
         before, mark, rest = (self._before + chunk).partition(_MARK)
-        self._before = before[-_KEPT:]
+        self._before = before[-_MAX_REST:]
         if mark:
             self.seen = True
             self.ended.set()

@@ -59,14 +59,14 @@ class ProxyCommand:
         self._lock = Lock()
         """paramiko's thread may close it at any time."""
         self._ended = False
-        """Whether it has closed its end: then its exit code follows at once."""
-        self._said = ""
+        """True if it has closed its end: then its exit code follows at once."""
+        self._last_line = ""
         self._code: int | None = None
         """Its exit code, where it ended before the connection did."""
 
     @property
     def _closed(self) -> bool:
-        """Whether it is closed: paramiko reads a socket's private name."""
+        """True if it is closed: paramiko reads a socket's private name."""
         return self._errors.closed
 
     def send(self, data: bytes) -> int:
@@ -88,7 +88,7 @@ class ProxyCommand:
         with self._lock:
             self._look(END_S / 4)
         ended = "" if self._code is None else f"exit code {self._code}"
-        return f"{self._said} ({ended})" if self._said and ended else self._said or ended
+        return f"{self._last_line} ({ended})" if self._last_line and ended else self._last_line or ended
 
     def _look(self, wait_s: float) -> None:
         if self._errors.closed:
@@ -99,7 +99,7 @@ class ProxyCommand:
         self._errors.seek(max(0, size - _MAX_ERRORS))
         text = self._errors.read(_MAX_ERRORS).decode(errors="replace")
         line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-        self._said = "".join(one if one.isprintable() else "?" for one in line[:300])
+        self._last_line = "".join(one if one.isprintable() else "?" for one in line[:300])
 
     def close(self) -> None:
         """End the connection and its process group. Twice is once."""

@@ -30,7 +30,7 @@ PROOF = 32
 RANGE = struct.Struct(">QQQ")
 """A file, an offset in it, and the file before which the content ends."""
 GREETING_S = 5.0
-"""For a connection, and for each part of a proof."""
+"""Seconds for a connection, and for each part of a proof."""
 STUCK_S = 120.0
 """Time after which a connection to a node that takes no byte is closed."""
 CONNECTIONS = 64
@@ -297,7 +297,7 @@ def exactly(read: Callable[[int], bytes], size: int, most: int = 0) -> bytes:
 
 
 def read_input(most: int) -> bytes:
-    """At most this many bytes of stdin, whose end is that of the relay."""
+    """Read at most this many bytes of stdin, whose end is that of the relay."""
     return os.read(0, most) or os._exit(0)
 
 

@@ -131,7 +131,7 @@ class SlurmCarrier:
         self.login, self.cluster = login, cluster
         self._clock, self.rest = clock, rest
         self._looking, self._stopping = Lock(), Lock()
-        self._kept: tuple[float, str, Carried] | None = None
+        self._newest: tuple[float, str, Carried] | None = None
         self._ended: dict[str, EndedJob] = {}
         self._asked: dict[str, float] = {}
         """Jobs that were asked to stop, and when."""
@@ -141,8 +141,8 @@ class SlurmCarrier:
         return self.cluster.name
 
     def submit(self, run_folder: str, attempt: int, script: str, labels: Mapping[str, str], nnodes: int = 1) -> str:
-        kept = self.login.run(["sh", "-c", _KEEP, "sh", run_folder, str(attempt)], stdin=script.encode())
-        kept.check(f"writing the batch script to {run_folder}")
+        written = self.login.run(["sh", "-c", _KEEP, "sh", run_folder, str(attempt)], stdin=script.encode())
+        written.check(f"writing the batch script to {run_folder}")
         job = self._submit(run_folder, attempt)
         values = {"job": job, "attempt": attempt, "nnodes": nnodes, "labels": dict(labels)}
         try:
@@ -154,7 +154,7 @@ class SlurmCarrier:
             with suppress(OrchError):
                 self.cancel(job)
             raise
-        self._kept = None
+        self._newest = None
         return job
 
     def _submit(self, run_folder: str, attempt: int) -> str:
@@ -171,9 +171,9 @@ class SlurmCarrier:
             answer = self.login.run(words, stdin=script.encode(), timeout_s=ASK_S)
             found = _ID.findall(answer.stdout)
             if answer.exit_code == 0 and not found:
-                said = readable(answer.stdout[:200])
+                output = readable(answer.stdout[:200])
                 hint = self.on_login("squeue --me")
-                raise EngineError(f"sbatch did not say the number of the job: {said!r}", node=self.name, hint=hint)
+                raise EngineError(f"sbatch did not say the number of the job: {output!r}", node=self.name, hint=hint)
         except BaseException:  # Ctrl-C too
             with suppress(OrchError):
                 self.login.run(["sh", "-c", _CANCEL_NAMED, "sh", name], timeout_s=ASK_S)
@@ -189,14 +189,14 @@ class SlurmCarrier:
 
     def runs(self, run_id: str = "", *, fresh: bool = False) -> Carried:
         with self._looking:
-            if self._kept and not fresh and self._kept[1] == run_id and self._clock() - self._kept[0] < FRESH_S:
-                return self._kept[2]
+            if self._newest and not fresh and self._newest[1] == run_id and self._clock() - self._newest[0] < FRESH_S:
+                return self._newest[2]
             words = [self.cluster.folder, str(MOST_RUNS), str(LONGEST_FILE), run_id]
             answer = self.login.run(["sh", "-c", _LOOK, "sh", *words], timeout_s=ASK_S)
             found = read_look(answer.check("looking for runs", hint=self.on_login("squeue")))
             self._account(found.unexplained())
             result = carried(found, self._ended, self.cluster.project)
-            self._kept = (self._clock(), run_id, result)
+            self._newest = (self._clock(), run_id, result)
             return result
 
     def _account(self, jobs: Sequence[str]) -> None:
@@ -288,13 +288,13 @@ class SlurmCarrier:
         )
 
     def _is_in_queue(self, job: str) -> bool:
-        """Whether Slurm has not ended the job yet."""
+        """Return whether Slurm has not ended the job yet."""
         answer = self.login.run(["squeue", "-h", "-j", job, "-o", "%i"], timeout_s=ASK_S)
         _unless_unknown(answer, f"asking for job {job}")
         return job in (line.strip() for line in answer.stdout.splitlines())  # a site may print lines of its own
 
     def _ends_within(self, attempt: CarriedAttempt, deadline: float) -> bool:
-        """Whether the job has ended, all of its lives, before the deadline."""
+        """Return whether the job has ended, all of its lives, before the deadline."""
         while True:
             known = self.runs(attempt.run_id)
             lives = [one for one in known.attempts if one.job == attempt.job]
@@ -310,7 +310,7 @@ class SlurmCarrier:
             self.cancel(attempt.job)
         words = ["sh", "-c", _FORGET, "sh", self.cluster.folder, attempt.run_id]
         self.login.run(words, timeout_s=ASK_S).check(f"forgetting run {attempt.run_id}")
-        self._kept = None
+        self._newest = None
 
     def end(self, job: str) -> None:
         """Cancel a job, and wait until Slurm has ended it. A busy scheduler is asked again."""
@@ -377,12 +377,14 @@ class SlurmCarrier:
                 node=self.name,
                 hint=self.on_login("command -v sbatch") + "   # is it on the PATH of a shell without a terminal?",
             )
-        said = "; ".join(line.removeprefix("sbatch: error: ") for line in lines[-3:]) or f"exit code {answer.exit_code}"
+        output = (
+            "; ".join(line.removeprefix("sbatch: error: ") for line in lines[-3:]) or f"exit code {answer.exit_code}"
+        )
         meaning, command = submit_problem(lines)
         if meaning:
             kind = PreflightError if meaning in (SILENT, UNREADABLE) else ConfigError
-            return kind(f"sbatch refused the job: {meaning} ({said})", node=self.name, hint=self.on_login(command))
-        return PreflightError(f"sbatch refused the job: {said}", node=self.name, hint=self.on_login("sinfo"))
+            return kind(f"sbatch refused the job: {meaning} ({output})", node=self.name, hint=self.on_login(command))
+        return PreflightError(f"sbatch refused the job: {output}", node=self.name, hint=self.on_login("sinfo"))
 
 
 def _unless_unknown(answer: Completed, what: str) -> None:

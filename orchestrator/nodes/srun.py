@@ -114,10 +114,10 @@ class SrunNode:
             f"--cpus-per-task={self.carrier.cluster.cpus}", "--mem=0", "--quiet", f"--nodelist={self.name}",
         )  # fmt: skip
 
-    def _lost(self, said: str) -> NodeUnreachableError:
+    def _lost(self, output: str) -> NodeUnreachableError:
         job = self._allocation.job
         return NodeUnreachableError(
-            f"job {job}, which holds the node, no longer runs: {said.removeprefix('srun: ').removeprefix('error: ')}",
+            f"job {job}, which holds the node, no longer runs: {output.removeprefix('srun: ').removeprefix('error: ')}",
             node=self.name,
             hint=self.carrier.on_login(f"scontrol show job {job}"),
         )

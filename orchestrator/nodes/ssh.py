@@ -49,7 +49,8 @@ class SshNode:
     """`Node` over SSH. Connects at the first use, once, whichever thread comes first."""
 
     def __init__(self, spec: NodeSpec, *, password: str | None = None) -> None:
-        """With `password`, it is tried in place of keys: kept in memory alone, for the login that brings the key."""
+        """Prepare a connection. `password` is tried in place of keys: it stays in memory, for the login that brings
+        the key."""
         self._spec = spec
         self._password = password
         self._lock = Lock()

@@ -25,12 +25,12 @@ _MAX_CHARACTERS = 256 * 1024
 _USER = r"[^\s@:\x00-\x1f\x7f-][^\s@:\x00-\x1f\x7f]{0,63}"
 _HOP = re.compile(rf"(?:(?P<user>{_USER})@)?(?P<host>{HOST[1:-1]})(?::(?P<port>[1-9][0-9]{{0,4}}))?")
 _USUAL_KEYS = {"~/.ssh/id_rsa", "~/.ssh/id_ecdsa"}
-"""Among the keys that `ssh -G` lists where the configuration names none."""
+"""Keys that `ssh -G` lists where the configuration names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshSettings:
-    """How `ssh` would reach a host."""
+    """Settings with which `ssh` would reach a host."""
 
     asked: str
     """The host as it is written: an alias, a name or an address."""
@@ -60,7 +60,7 @@ class Login:
 
 
 def login_of(spec: NodeSpec) -> Login:
-    """How to log in to a node. NodeUnreachableError: the configuration cannot be read, or asks for the impossible."""
+    """Find the login of a node. NodeUnreachableError: the configuration cannot be read, or asks for the impossible."""
     try:
         found = settings_for(spec.address, spec.user, spec.port if "port" in spec.model_fields_set else None, spec.jump)
     except ConfigError as error:

@@ -188,7 +188,7 @@ def close(connection: Any) -> None:
 
 
 def shown_key(spec: NodeSpec, *, timeout_s: float) -> tuple[Login, str, paramiko.PKey]:
-    """How to log in to a node, its address, and the host key that it shows, also behind jump hosts and commands."""
+    """Ask for the login of a node, its address, and the host key that it shows, also behind jump hosts and commands."""
     login = login_of(spec)
     to = login.spec
     address = to.address if login.proxy_command else resolve(to)

@@ -76,7 +76,7 @@ class _Reader:
         self._block = "Host *"
 
     def read(self, lines: list[str]) -> list[str]:
-        kept: list[str] = []
+        blocks: list[str] = []
         in_match = False
         for raw in lines:
             match = _SETTING.fullmatch(raw)
@@ -86,17 +86,17 @@ class _Reader:
             if key == "host" and not in_match:
                 self._block = line.strip()
             if key == "include" and match is not None and not in_match:
-                kept += self._include(line.strip(), _without_comment(match.group(2)))
+                blocks += self._include(line.strip(), _without_comment(match.group(2)))
             elif key in (*_NOT_FOLLOWED, "include"):
                 self.notes.append(f"not followed: {line.strip()}")
             elif not in_match:
-                kept.append(line)
-        return kept
+                blocks.append(line)
+        return blocks
 
     def _include(self, line: str, patterns: str) -> list[str]:
         """The lines of the files that match. In the block of one Host they would count for that host alone."""
         block = self._block
-        kept: list[str] = []
+        blocks: list[str] = []
         for pattern in patterns.split():
             found = self._files(pattern.strip('"')) if block == "Host *" else []
             if not found or len(found) > self._left:
@@ -109,9 +109,9 @@ class _Reader:
                 except OSError as error:
                     self.notes.append(f"not followed: {line} ({path}: {error.strerror})")
                     continue
-                kept += [*self.read(lines), block]
+                blocks += [*self.read(lines), block]
                 self._block = block
-        return kept
+        return blocks
 
     def _files(self, pattern: str) -> list[Path]:
         if not self._left:

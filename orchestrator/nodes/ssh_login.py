@@ -90,7 +90,7 @@ def copy_key(spec: NodeSpec, user: str) -> str:
 
 
 def _is_locked(file: Path) -> bool:
-    """Whether the key needs a passphrase. OSError or one of NOT_UNDERSTOOD if the file is not a key."""
+    """Return whether the key needs a passphrase. OSError or one of NOT_UNDERSTOOD if the file is not a key."""
     try:
         paramiko.PKey.from_path(file)
     except TypeError:  # what cryptography raises for a key that needs a password and was given none
@@ -127,7 +127,7 @@ class Attempt:
     keys: Keys
     """Keys that were available for the login."""
     at_login: bool = False
-    """Whether host keys were exchanged and the connection still stands: what failed is the login.
+    """True if host keys were exchanged and the connection still stands: what failed is the login.
 
     The exception does not show it: paramiko raises the error of the last key, possibly a parse error.
     """

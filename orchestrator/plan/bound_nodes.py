@@ -9,7 +9,7 @@ from dataclasses import replace
 from orchestrator.specs.plan import Plan
 
 FIRST_PORT, PORTS = 20000, 5000
-"""Below the range from which kernels take ports for connections, 32768: agents add up to 1000 to a port."""
+"""Ports below the range from which kernels take ports for connections, 32768: agents add up to 1000 to a port."""
 
 
 def port_of(run_id: str) -> int:

@@ -45,7 +45,7 @@ IMAGE_ENVIRONMENT = {
 }
 """Variables that orch's own image sets (images/Dockerfile) for a read-only root, any user and shared cores."""
 LOCK_NAME = "orch-run"
-"""A machine has at most one container of this name: the name is the lock that keeps two runs apart."""
+"""Name of the container, of which a machine has at most one: it is the lock that prevents a second run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Placement:
     supervisor_port: int
     backend: str
     has_cpu_ranks: bool
-    """Whether a rank of the run, on whichever node, trains on a CPU."""
+    """True if a rank of the run, on whichever node, trains on a CPU."""
 
 
 def plan_node(
@@ -271,8 +271,8 @@ def _labels(request: LaunchRequest, identity: RunIdentity, node: NodeSpec, place
 
 
 def secrets_folder(uid: int, identity: RunIdentity, node: str) -> str:
-    """On the node, in a tmpfs. Each attempt has its own: what ends one must not take the next one's; and so has each
-    node, as some are processes of one computer."""
+    """Name the folder of secrets on the node, in a tmpfs. Each attempt has its own: what ends one must not take the
+    next one's; and so has each node, as some are processes of one computer."""
     return f"/dev/shm/orch-{uid}/{identity.run_id}/{identity.attempt}-{node}"  # noqa: S108  # a folder of mode 0700
 
 

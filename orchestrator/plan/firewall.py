@@ -34,7 +34,7 @@ class FirewallPlan:
 
     @property
     def needs_password(self) -> bool:
-        """Whether only root, who needs a password, can read or change it."""
+        """True if only root, who needs a password, can read or change it."""
         return self.as_root is None and bool(self.unknown or self.commands)
 
 

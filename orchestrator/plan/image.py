@@ -162,7 +162,7 @@ def proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def needed_wheels(names: Iterable[str], recipe: Recipe, architecture: str) -> list[str]:
-    """Those files of a wheel folder that this image would install, or that its additions may."""
+    """List the files of a wheel folder that this image would install, or that its additions may install."""
     return [name for name in sorted(names) if _is_needed(name, recipe, architecture)]
 
 

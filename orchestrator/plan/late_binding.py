@@ -34,11 +34,13 @@ def late_bound(spec: ContainerSpec, *options: str) -> ContainerSpec:
         started = tuple(_without(started, TORCHRUN_OPTIONS))
         value = started.index(_RENDEZVOUS) + 1
         started = (*started[:value], _without_attempt(started[value]), *started[value + 1 :])
-    kept = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
+    early = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
     return replace(
         spec,
         command=(*agent[:first], *options, *_without(agent[first:], AGENT_OPTIONS), "--", *started),
-        environment={name: _without_attempt(value) if name == "PET_RDZV_ID" else value for name, value in kept.items()},
+        environment={
+            name: _without_attempt(value) if name == "PET_RDZV_ID" else value for name, value in early.items()
+        },
     )
 
 

@@ -98,7 +98,7 @@ def _node_plans(
 
 
 def _is_one_computer(facts: Sequence[NodeFacts]) -> bool:
-    """Whether the nodes share a kernel; one node alone has no others to share it with."""
+    """Return whether the nodes share a kernel; one node alone has no others to share it with."""
     return len(facts) > 1 and len({one.boot_id for one in facts}) == 1 and facts[0].boot_id != ""
 
 

@@ -160,8 +160,8 @@ def _unwrapped(launcher: str, words: list[str], known: Mapping[str, str]) -> Ran
                 hint = f"orch launch -- {launcher} {option} … train.py"
                 raise UsageError(f"{launcher} {option}: {error}", hint=hint) from None
         elif name in known and (equals or words):
-            said = word if equals else f"{word} {words.pop(0)}"
-            dropped.append(f"{said} ({known[name]})" if known[name] else said)
+            typed = word if equals else f"{word} {words.pop(0)}"
+            dropped.append(f"{typed} ({known[name]})" if known[name] else typed)
         else:
             raise _refusal(launcher, word, words, is_accelerate=is_accelerate)
     if not words:

@@ -1,4 +1,4 @@
-"""Whether a training fits into the memory of its nodes, and with which options. Pure."""
+"""Check that a training fits into the memory of its nodes, and with which options. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _NodeMemory:
         return forecast_memory(training, ranks=self.ranks, world_size=self.world_size, first=self.first)
 
     def holds(self, training: TransformerTraining, *, exactly: bool = False) -> bool:
-        """Whether it fits, also if the forecast is somewhat too low; `exactly`: only if it is not."""
+        """Return whether it fits, also if the forecast is somewhat too low; `exactly`: only if it is not."""
         forecast = self.forecast(training)
         return (forecast.total_mib if exactly else forecast.needed_mib) <= self.limit_mib
 

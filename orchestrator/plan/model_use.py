@@ -38,7 +38,7 @@ class ModelUse:
     action: str
     plan: Plan
     own: bool = True
-    """Whether the plan is this computer's own: mounts of a node's answer are not used."""
+    """True if the plan is this computer's own: mounts of a node's answer are not used."""
 
     def __post_init__(self) -> None:
         if self.plan.program.is_own:
@@ -62,7 +62,7 @@ class ModelUse:
 
     @property
     def reads_data(self) -> bool:
-        """Whether it needs the prepared data of the run; `custom` may read none."""
+        """True if it needs the prepared data of the run; `custom` may read none."""
         return self.action == "evaluate" and (self.workload != "custom" or bool(self.plan.data))
 
     def must_take(self, files: Sequence[str]) -> None:

@@ -64,11 +64,11 @@ class Additions:
 
     @property
     def from_git(self) -> bool:
-        """Whether pip needs git for a requirement."""
+        """True if pip needs git for a requirement."""
         return any(_GIT.search(line) for line in self.requirements)
 
     def names(self, package: str) -> bool:
-        """Whether a requirement names this Python package."""
+        """Return whether a requirement names this Python package."""
         named = (requirement_of(line) for line in self.requirements)
         return any(found and canonicalize_name(found.name) == package for found in named)
 

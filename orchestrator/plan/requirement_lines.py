@@ -44,7 +44,7 @@ class Line:
     refusal: str = ""
     """Reason why it cannot be installed in an image."""
     notes: tuple[str, ...] = ()
-    """Changes of the line, and parts of it that will not do what they say."""
+    """Changes that were made to the line, and parts of it that have no effect here."""
 
 
 def read_line(written: str, torch: str) -> Line:
@@ -76,7 +76,7 @@ def requirement_of(line: str) -> Requirement | None:
 
 
 def is_of_cuda(package: str) -> bool:
-    """Whether torch's build decides about this package: what one device needs must not constrain the other."""
+    """Return whether torch's build decides about this package: what one device needs must not constrain the other."""
     return package in ("triton", "torchvision", "torchaudio") or package.startswith("nvidia-")
 
 

@@ -31,9 +31,9 @@ def plan_setup(facts: SetupFacts, *, suffix: str, nvidia_source: str = "") -> Se
     if refusal := _refusal(facts):
         return SetupPlan(node=facts.name, refused=refusal[0], hint=refusal[1])
     gpu = bool(facts.nvidia_driver) and facts.wants_gpus
-    lacking = (*_engine_packages(facts), *(key_tools(facts, nvidia_source) if gpu else ()))
+    missing = (*_engine_packages(facts), *(key_tools(facts, nvidia_source) if gpu else ()))
     toolkit = toolkit_steps(facts, nvidia_source, suffix) if gpu else ()
-    steps = (*_engine_steps(facts, lacking), *toolkit)
+    steps = (*_engine_steps(facts, missing), *toolkit)
     new_source = nvidia_source if any(SOURCE_FILE in step.argv for step in steps if not step.done) else ""
     warnings = tuple(_warnings(facts, steps, new_source))
     plan = SetupPlan(node=facts.name, steps=steps, warnings=warnings, new_source=new_source)
@@ -101,14 +101,14 @@ def _lines_elsewhere(facts: SetupFacts) -> str:
     return f"{_ELSEWHERE[name]} && {after}"
 
 
-def _engine_steps(facts: SetupFacts, lacking: tuple[str, ...]) -> Iterator[Step]:
+def _engine_steps(facts: SetupFacts, missing: tuple[str, ...]) -> Iterator[Step]:
     """Install these packages, start the engine, and let the user use it."""
-    if "docker.io" in lacking:
-        yield from install(facts, lacking, why="install Docker Engine and what it needs")
+    if "docker.io" in missing:
+        yield from install(facts, missing, why="install Docker Engine and what it needs")
     else:
         yield Step(why="Docker Engine is installed", argv=(), done=True, known_by="dockerd is found")
-        if lacking:
-            yield from install(facts, lacking, why="install missing packages")
+        if missing:
+            yield from install(facts, missing, why="install missing packages")
     start = ("systemctl", "enable", "--now", "docker") if facts.systemd else ("service", "docker", "start")
     yield Step(
         why="start Docker, now and with the machine" if facts.systemd else "start Docker",
@@ -241,7 +241,7 @@ _QUIET = ("env", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSP
 
 
 def as_root(facts: SetupFacts, *argv: str, keep_proxies: bool = False) -> tuple[str, ...]:
-    """Through sudo where the user is not root; without `-n` where it gets a password, from orch or from a person.
+    """Wrap in sudo where the user is not root; without `-n` where it gets a password, from orch or from a person.
 
     `keep_proxies`: sudo drops proxy variables without this option; only their names are passed.
     """

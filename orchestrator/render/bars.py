@@ -13,7 +13,7 @@ WIDTH = 40
 
 
 def bar(value: float, most: float, *, width: int = WIDTH, style: str = "") -> Text:
-    """As long as `value` is of `most`, to an eighth of a letter."""
+    """Draw a bar as long as `value` is of `most`, to an eighth of a letter."""
     share = min(1.0, max(0.0, value) / most) if most > 0 else 0.0
     eighths = round(8 * width * share)
     if value > 0:

@@ -121,7 +121,7 @@ def connectivity_view(verdict: ConnectivityResult, slow: SlowLinks) -> Renderabl
 
 
 def link_matrix(nodes: Sequence[str], matrix: Matrix, marked: Sequence[tuple[int, int]], head: str) -> Table:
-    """From row to column. `marked` pairs bear a mark, both ways."""
+    """Draw the links from row to column. `marked` pairs bear a mark, both ways."""
     found = {pair for first, second in marked for pair in ((first, second), (second, first))}
     rows = []
     for row, (node, cells) in enumerate(zip(nodes, matrix, strict=True)):

@@ -36,7 +36,7 @@ def in_order(held: Sequence[CheckpointCopy]) -> list[CheckpointCopy]:
 
 
 def checkpoint_data(one: CheckpointCopy, copies: Mapping[tuple[int, str], int]) -> dict[str, Any]:
-    """For `--json`."""
+    """Build the object for `--json`."""
     return {
         "run_id": one.run_id,
         "step": one.step,
@@ -71,7 +71,7 @@ def size(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """In the largest unit that it has two of."""
+    """Format an age in the largest unit that it has two of."""
     for unit, length in (("days", DAY), ("h", HOUR), ("min", MINUTE)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

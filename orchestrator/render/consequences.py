@@ -44,11 +44,11 @@ class _Writer:
     in_summary: int = 0
     """Rulers of torchrun's summary that are still to come."""
     in_barrier: bool = False
-    """Whether the traceback of torchrun's exit barrier is being written: the ranks had ended before."""
+    """True if the traceback of torchrun's exit barrier is being written: the ranks had ended before."""
     after: str = ""
     """The last message that was folded: its C++ stack and further lines may follow."""
     chained: bool = False
-    """Whether the next traceback was raised from it."""
+    """True if the next traceback was raised from it."""
     known: set[str] = field(default_factory=set)
     """Signatures of lost peers that were shown since the last start of the ranks."""
     starts: int = 0
@@ -65,24 +65,24 @@ class Consequences:
         self._state = RunState(run_id="")
         """The state of the run by the events among the lines."""
 
-    def hear(self, said: RunLine) -> Sequence[RunLine]:
-        text = readable(said.text)
+    def hear(self, line: RunLine) -> Sequence[RunLine]:
+        text = readable(line.text)
         if text.startswith(EVENT_MARK):
-            apply(self._state, LineRead(seen=0.0, line=said))
-            return [said]
-        writer = self._writers.setdefault((said.node, said.rank), _Writer())
-        node = self._state.nodes.get(said.node)
+            apply(self._state, LineRead(seen=0.0, line=line))
+            return [line]
+        writer = self._writers.setdefault((line.node, line.rank), _Writer())
+        node = self._state.nodes.get(line.node)
         if node and len(node.part.starts) != writer.starts:
             writer.starts = len(node.part.starts)
             writer.known.clear()
-        if said.rank is None and self._of_agent(writer, text):
+        if line.rank is None and self._of_agent(writer, text):
             return []
         if writer.held:
-            return self._in_traceback(writer, said, text)
+            return self._in_traceback(writer, line, text)
         if begins(text):
-            writer.held.append(said)
+            writer.held.append(line)
             return []
-        return self._ordinary(writer, said, text)
+        return self._ordinary(writer, line, text)
 
     def rest(self) -> Iterator[RunLine]:
         """Yield the lines that are held and may never come to an end, as they are."""
@@ -92,14 +92,15 @@ class Consequences:
 
     @property
     def _done(self) -> bool:
-        """Whether rank 0 has trained to the end: after that, ranks leave and others lose them, and nothing is wrong."""
+        """True if rank 0 has trained to the end: after that, ranks leave and others lose them, and nothing is wrong."""
         coordinator = self._state.coordinator
         first = coordinator.part.ranks.get(0) if coordinator else None
         return first is not None and first.stage == "ended" and not (first.failed or first.stopped)
 
     @staticmethod
     def _of_agent(writer: _Writer, text: str) -> bool:
-        """Whether it belongs to torchrun's summary, or to its exit barrier, which waits for ranks that have ended."""
+        """Return whether it belongs to torchrun's summary, or to its exit barrier, which waits for ranks that have
+        ended."""
         if writer.in_summary:
             writer.in_summary -= is_ruler(text)
             return True
@@ -115,7 +116,7 @@ class Consequences:
             return inside or logged is not None
         return False
 
-    def _ordinary(self, writer: _Writer, said: RunLine, text: str) -> Sequence[RunLine]:
+    def _ordinary(self, writer: _Writer, line: RunLine, text: str) -> Sequence[RunLine]:
         if writer.after:
             writer.chained |= chained(text)
             if is_stack_of_cpp(text) or chained(text) or text.startswith(("Last error:", "nccl")):
@@ -125,22 +126,22 @@ class Consequences:
         writer.chained &= bool(lost)
         before, writer.warning = writer.warning, []
         if not lost:
-            return [*before, said]
+            return [*before, line]
         if self._done or lost.id in writer.known:
             return before
-        if said.rank is None and is_torch_log(text):
-            writer.warning = [*before, said]
+        if line.rank is None and is_torch_log(text):
+            writer.warning = [*before, line]
             return []
         writer.known.add(lost.id)
-        return [*before, said]
+        return [*before, line]
 
-    def _in_traceback(self, writer: _Writer, said: RunLine, text: str) -> Sequence[RunLine]:
-        writer.held.append(said)
+    def _in_traceback(self, writer: _Writer, line: RunLine, text: str) -> Sequence[RunLine]:
+        writer.held.append(line)
         if text.startswith(" ") and len(writer.held) < MOST_LINES:
             return []
         held, writer.held = [*writer.warning, *writer.held], []
         writer.warning = []
-        if said.rank is None and is_own_error(text):
+        if line.rank is None and is_own_error(text):
             writer.in_summary = 2
             return []
         lost = None if text.startswith(" ") else _lost(text, writer.after if writer.chained else "")
@@ -150,7 +151,7 @@ class Consequences:
             return held
         known, writer.after = lost.id in writer.known or self._done, text
         writer.known.add(lost.id)
-        return [] if known else [replace(said, text=f"lost {self._who(text)}: {_how(lost, text)}")]
+        return [] if known else [replace(line, text=f"lost {self._who(text)}: {_how(lost, text)}")]
 
     def _who(self, text: str) -> str:
         found = _ADDRESS.search(text)
@@ -159,7 +160,7 @@ class Consequences:
 
 
 def _may_tell(text: str) -> bool:
-    """Whether a line is worth classifying: it is of torch's or NCCL's log, or names an error."""
+    """Return whether a line is worth classifying: it is of torch's or NCCL's log, or names an error."""
     return is_torch_log(text) or "Error" in text or "NCCL" in text
 
 

@@ -1,4 +1,5 @@
-"""Where output goes: data to stdout, messages to stderr; colour only on a terminal (`NO_COLOR` is honoured by rich).
+"""Destinations of output: data to stdout, messages to stderr; colour only on a terminal (`NO_COLOR` is honoured by
+rich).
 
 rich is imported where something is shown in its way: it takes 30 ms.
 """
@@ -17,12 +18,12 @@ UNBOUNDED = 100_000
 
 
 def stdout() -> Console:
-    """For data."""
+    """Return the console for data."""
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """For messages: progress, phases, notes."""
+    """Return the console for messages: progress, phases, notes."""
     return _console(stderr=True)
 
 
@@ -32,7 +33,7 @@ def show(view: RenderableType) -> None:
 
 
 def takes_colour() -> bool:
-    """Whether stdout may take colours: it is a terminal, or rich is asked to treat it as one."""
+    """Return whether stdout may take colours: it is a terminal, or rich is asked to treat it as one."""
     return sys.stdout.isatty() or any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
 
 

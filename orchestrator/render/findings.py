@@ -34,7 +34,7 @@ class DoctorReport:
     not_checked: Mapping[str, Mapping[str, str]]
     """Reason, by area and node, why the area's checks say nothing of that node."""
     area_seconds: Mapping[str, float]
-    """Until all was known that the area rests on."""
+    """Seconds until all facts were collected that the area depends on."""
     seconds: float
     stage_seconds: Mapping[str, float]
 
@@ -44,7 +44,7 @@ class DoctorReport:
 
     @property
     def unfit(self) -> bool:
-        """Whether a launch would be refused, would fail, or may fail for what could not be looked at."""
+        """True if a launch would be refused, would fail, or may fail for what could not be looked at."""
         return bool(self.not_checked) or any(finding.severity is Severity.ERROR for finding in self.all_findings)
 
 
@@ -102,9 +102,9 @@ def finding_lines(found: Sequence[Finding], *, wide: bool = False) -> Iterator[R
     """Each finding with cause and fix: once for all nodes that have it, with `wide` once for each."""
     each = [((one.node,) if one.node else (), one) for one in found]
     for names, finding in each if wide else fold(found):
-        said = Text(printable(sentence(names, finding)), style="bold")
-        said.append(f"  [{finding.id}]", style="not bold dim")
-        yield _hanging(Text(f"{MARKS[finding.severity]} ", style=STYLES[finding.severity]), said)
+        title = Text(printable(sentence(names, finding)), style="bold")
+        title.append(f"  [{finding.id}]", style="not bold dim")
+        yield _hanging(Text(f"{MARKS[finding.severity]} ", style=STYLES[finding.severity]), title)
         if finding.cause:
             yield _hanging(Text("  cause: ", style="dim"), Text(printable(finding.cause), style="dim"))
         if finding.fix:
@@ -152,7 +152,7 @@ def sentence(names: Sequence[str], finding: Finding) -> str:
 
 
 def _names(message: str, node: str) -> bool:
-    """Whether the message names the node; `a laptop` is no node of that name."""
+    """Return whether the message names the node; `a laptop` is no node of that name."""
     return re.search(rf"(?<![\w.-])(?<!\ba )(?<!\ban )(?<!\bthe ){re.escape(node)}(?![\w-])", message) is not None
 
 

@@ -16,12 +16,12 @@ def firewall_lines(plan: FirewallPlan) -> Iterator[str]:
 
 
 def command_lines(plan: FirewallPlan) -> list[str]:
-    """As a person would type them on the node."""
+    """List the commands as a person would type them on the node."""
     return [f"sudo {shlex.join(argv)}" for argv in plan.commands]
 
 
 def firewall_dict(plan: FirewallPlan) -> dict[str, Any]:
-    """For `--json`."""
+    """Build the object for `--json`."""
     return {
         "node": plan.node,
         "tool": plan.wall.tool,
@@ -35,7 +35,7 @@ def firewall_dict(plan: FirewallPlan) -> dict[str, Any]:
     }
 
 
-def kept_until(plans: Sequence[FirewallPlan]) -> Iterator[str]:
+def lost_at_restart(plans: Sequence[FirewallPlan]) -> Iterator[str]:
     """Rules of nftables and iptables live in the kernel alone; what a machine loads at its start is its owner's."""
     for tool, keep in (("nftables", "/etc/nftables.conf"), ("iptables", "what iptables-persistent loads")):
         names = [plan.node for plan in plans if plan.wall.tool == tool and plan.missing]

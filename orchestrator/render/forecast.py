@@ -36,8 +36,8 @@ def forecast_line(forecast: Forecast, achieved: object = None) -> str:
     over = f"{forecast.best_node} alone"
     if len(row.nodes) > 1:
         over = f"{row.speedup:.1f}x {over}"
-    told = printable(f"forecast {row.per_s:,.0f} {forecast.unit}/s ({over})")
-    return told + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
+    text = printable(f"forecast {row.per_s:,.0f} {forecast.unit}/s ({over})")
+    return text + (f", achieved {achieved * 100:.0f} %" if isinstance(achieved, int | float) else "")
 
 
 def _table(forecast: Forecast, shown: Sequence[ForecastRow]) -> Table:

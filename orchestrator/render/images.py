@@ -1,4 +1,4 @@
-"""Which image every node has, as a table and as JSON."""
+"""Images of the nodes, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _reached(node: NodeSpec) -> str:
 
 
 def limits(node: NodeSpec) -> dict[str, str]:
-    """Under the names of the file; `auto` for a key that it leaves out."""
+    """List the limits under the names of the file; `auto` for a key that it leaves out."""
     own = node.limits
     return {
         "cpus": f"{own.cpus:g}" if own.cpus else "auto",
@@ -64,7 +64,7 @@ def limits(node: NodeSpec) -> dict[str, str]:
 
 
 def _size(mib: int | None) -> str:
-    """As the file writes it."""
+    """Format a size as the file writes it."""
     if mib is None:
         return "auto"
     return f"{mib // 1024}g" if mib % 1024 == 0 else f"{mib}m"

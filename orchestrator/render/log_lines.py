@@ -27,7 +27,7 @@ _HEAD_OF_TORCH = re.compile(r"^(\[?[WIEF])\d{4} [\d:.]{8,18}\s{1,4}(?:\d{1,9} )?
 _OWN_FOLDER = re.compile(r'(^  File "|^)/\S{1,300}/runs/[\w.-]{1,80}/code/')
 """Folder of the code before a place in it: with `engine: process`, each node has another."""
 HELD_S, MOST_HELD = 1.0, 2000
-"""How long a line is held for those of other nodes, by the lines' own times, and how many lines at most."""
+"""Seconds for which a line waits for those of other nodes, by the lines' own times, and lines that wait at most."""
 
 
 def shared_line(shown: SharedLine, names: Sequence[str], *, width: int, several_ranks: bool = False) -> Text:
@@ -44,23 +44,23 @@ def _head(shown: SharedLine, names: Sequence[str], width: int, several_ranks: bo
     return _writer(shown.line, width, several_ranks), colour_of(shown.line.node_rank)
 
 
-def log_line(said: RunLine, *, width: int, several_ranks: bool = False) -> Text:
+def log_line(entry: RunLine, *, width: int, several_ranks: bool = False) -> Text:
     """One line; `width` is that of the longest node name. The rank is shown where nodes have several."""
     from rich.text import Text
 
-    return Text.assemble((_writer(said, width, several_ranks), colour_of(said.node_rank)), " ", printable(said.text))
+    return Text.assemble((_writer(entry, width, several_ranks), colour_of(entry.node_rank)), " ", printable(entry.text))
 
 
-def _writer(said: RunLine, width: int, several_ranks: bool) -> str:
-    rank = "" if not several_ranks else f" r{said.rank}" if said.rank is not None else "   "
-    return f"[{said.node_rank} {said.node:<{width}}{rank}]"
+def _writer(entry: RunLine, width: int, several_ranks: bool) -> str:
+    rank = "" if not several_ranks else f" r{entry.rank}" if entry.rank is not None else "   "
+    return f"[{entry.node_rank} {entry.node:<{width}}{rank}]"
 
 
-def log_json(said: RunLine, *, context: bool = False) -> str:
+def log_json(entry: RunLine, *, context: bool = False) -> str:
     """One line as JSON in ASCII, safe for every terminal; an event comes parsed, under `event`. `context`: the line is
     not wanted itself."""
-    extra = {"event": {"kind": kind_of(said.event), **said.event.values()}} if said.event else {}
-    return json.dumps({**said.values(), **extra, **({"context": True} if context else {})})
+    extra = {"event": {"kind": kind_of(entry.event), **entry.event.values()}} if entry.event else {}
+    return json.dumps({**entry.values(), **extra, **({"context": True} if context else {})})
 
 
 def search_line(found: SearchResult) -> str:
@@ -71,8 +71,8 @@ def search_line(found: SearchResult) -> str:
 
 
 def has_several_ranks(lines: Iterable[RunLine]) -> bool:
-    """Whether some node has more than one rank, so that lines must tell which."""
-    ranks = Counter(node for node, _ in {(said.node, said.rank) for said in lines if said.rank is not None})
+    """Return whether some node has more than one rank, so that lines must tell which."""
+    ranks = Counter(node for node, _ in {(entry.node, entry.rank) for entry in lines if entry.rank is not None})
     return any(number > 1 for number in ranks.values())
 
 
@@ -124,17 +124,17 @@ class SameLines:
         self._held: deque[SharedLine] = deque()
         self._by_text: dict[str, list[SharedLine]] = {}
 
-    def hear(self, said: RunLine, *, context: bool) -> Iterator[SharedLine]:
-        seconds = timestamp(said.time)
+    def hear(self, entry: RunLine, *, context: bool) -> Iterator[SharedLine]:
+        seconds = timestamp(entry.time)
         while self._held and (len(self._held) >= MOST_HELD or abs(seconds - self._held[0].seconds) > HELD_S):
             yield self._first()
-        writer, text = (said.node, said.rank), _compared(said.text)
-        for shown in self._by_text.get(text, ()) if said.event is None else ():
+        writer, text = (entry.node, entry.rank), _compared(entry.text)
+        for shown in self._by_text.get(text, ()) if entry.event is None else ():
             if writer not in shown.writers:
                 shown.writers.append(writer)
                 shown.context &= context
                 return
-        new = SharedLine(said, [writer], seconds, context)
+        new = SharedLine(entry, [writer], seconds, context)
         self._held.append(new)
         self._by_text.setdefault(text, []).append(new)
 
@@ -190,9 +190,9 @@ class LogPrinter:
         self._timestamps = timestamps
         self._console = stdout() if takes_colour() and not as_json else None
 
-    def print(self, said: RunLine, *, context: bool = False) -> None:
+    def print(self, entry: RunLine, *, context: bool = False) -> None:
         """`context`: the line is shown because of one beside it."""
-        for line in self._fold.hear(said) if self._fold else [said]:
+        for line in self._fold.hear(entry) if self._fold else [entry]:
             self._show(line, context=context)
 
     def rest(self) -> None:
@@ -210,18 +210,18 @@ class LogPrinter:
             self._write(shown)
 
     def _write(self, shown: SharedLine) -> None:
-        said = shown.line
+        entry = shown.line
         if self._as_json:
-            write_plain(log_json(said, context=shown.context))
+            write_plain(log_json(entry, context=shown.context))
             return
-        if self._raw and (state := self._redraw(said)):
-            shown = replace(shown, line=replace(said, text=state))
-        elif said.event is not None:  # `--json` shows events
+        if self._raw and (state := self._redraw(entry)):
+            shown = replace(shown, line=replace(entry, text=state))
+        elif entry.event is not None:  # `--json` shows events
             return
-        elif self._redrawn.get((said.node, said.rank)) == said.text:
-            del self._redrawn[said.node, said.rank]  # the last state of a bar, which was shown when it was drawn
+        elif self._redrawn.get((entry.node, entry.rank)) == entry.text:
+            del self._redrawn[entry.node, entry.rank]  # the last state of a bar, which was shown when it was drawn
             return
-        time = f"{printable(stamp(said.time))} " if self._timestamps else ""
+        time = f"{printable(stamp(entry.time))} " if self._timestamps else ""
         head, text = _head(shown, self._names, self._width, self._several_ranks), printable(shown.text)
         if self._console is None:
             write_plain(f"{time}{head[0]} {text}")
@@ -233,9 +233,9 @@ class LogPrinter:
             line.stylize("dim")
         self._console.print(Text.assemble(time, line))
 
-    def _redraw(self, said: RunLine) -> str:
+    def _redraw(self, entry: RunLine) -> str:
         """The state of a bar that the line holds; empty for any other line."""
-        if not isinstance(said.event, LineRedrawn):
+        if not isinstance(entry.event, LineRedrawn):
             return ""
-        self._redrawn[said.node, said.rank] = said.event.text or ""
-        return said.event.text or ""
+        self._redrawn[entry.node, entry.rank] = entry.event.text or ""
+        return entry.event.text or ""

@@ -1,4 +1,4 @@
-"""How far each node has come: image checked, container started, reached the master, joined, first step; or that it is
+"""Phase of each node: image checked, container started, reached the master, joined, first step; or that it is
 left out."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Phases:
 
     @property
     def complete(self) -> bool:
-        """Whether every node that trains has trained a step."""
+        """True if every node that trains has trained a step."""
         return all(STEP in self.reached[node] for node in self.training)
 
     def line(self, node: str) -> Text:

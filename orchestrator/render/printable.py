@@ -13,7 +13,7 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or change the terminal; of a progress bar, what it showed last. A lone
+    """Remove what would move the cursor or change the terminal; of a progress bar, leave what it showed last. A lone
     surrogate, such as a byte of a file name that is not UTF-8, is shown escaped: no terminal takes it."""
     shown = _UNPRINTABLE.sub("", text.rstrip("\r").rsplit("\r", 1)[-1])
     return shown.encode("utf-8", "backslashreplace").decode("utf-8")

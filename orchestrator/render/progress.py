@@ -1,4 +1,4 @@
-"""How far builds, transfers and `orch doctor` are: live lines for the nodes on a terminal, plain lines elsewhere."""
+"""Progress of builds, transfers and `orch doctor`: live lines for the nodes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.render.console import stderr
 from orchestrator.render.printable import printable
 
 EVERY_S, LONG_EVERY_S = 30.0, 120.0
-"""Between two plain lines about the same thing: as long as it has taken so far, within these bounds."""
+"""Seconds between two plain lines about the same thing: as long as it has taken so far, within these bounds."""
 STEADY_S = 2.0
 """Seconds of a transfer before its rate is shown."""
 LONGEST = 120
@@ -56,7 +56,7 @@ class ProgressView:
         """Nodes that are done with the same, and its text: they have one line, before the next one."""
         self._finished: dict[str, list[str]] = {}
         """Nodes that have come to the end of this text while others still do it."""
-        self._said: dict[str, tuple[float, float]] = {}
+        self._printed: dict[str, tuple[float, float]] = {}
         """Time of the newest plain line with this text, and of the first one."""
         self._begun: dict[str, tuple[str, float, int]] = {}
         """Action of each node, its begin, and the bytes done by then: a copy that continues begins with some."""
@@ -140,8 +140,10 @@ class ProgressView:
             self._gathered.append((node, shown))
             return
         if begins and same in ([], [node]):
-            self._said.pop(text, None)
-        printed, since = self._said.get(text, (-LONG_EVERY_S, now)) if progress.total or not begins else (-EVERY_S, now)
+            self._printed.pop(text, None)
+        printed, since = (
+            self._printed.get(text, (-LONG_EVERY_S, now)) if progress.total or not begins else (-EVERY_S, now)
+        )
         if before and before.ended and not begins:
             return
         if state.ended:
@@ -151,7 +153,7 @@ class ProgressView:
             node = ", ".join(self._finished.pop(text))
         if not state.ended and now - printed < min(LONG_EVERY_S, max(EVERY_S, printed - since)):
             return
-        self._said[text] = (now, since)
+        self._printed[text] = (now, since)
         if len(same) > 1 and progress.total and not state.ended:
             node = ", ".join(same)
             slowest = min((self._states[name] for name in same), key=lambda one: one.share)

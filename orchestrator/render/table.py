@@ -28,9 +28,9 @@ class Column:
     """The highest of a table is dropped first; 0 is never dropped."""
     right: bool = False
     wraps: bool = False
-    """Whether its cells may be wrapped between words."""
+    """True if its cells may be wrapped between words."""
     wide: bool = False
-    """Whether it is shown with `-o wide` only."""
+    """True if it is shown with `-o wide` only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,9 @@ class Table:
     """One per row, for cells without a style of their own."""
     title: Text | None = None
     spaced: bool = False
-    """Whether an empty line separates rows."""
+    """True if an empty line separates rows."""
     wide: bool = False
-    """Whether all columns are shown, whatever the width of the terminal."""
+    """True if all columns are shown, whatever the width of the terminal."""
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
         if self.title:

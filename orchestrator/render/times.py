@@ -29,7 +29,7 @@ def moment(at: str) -> str:
 
 
 def ago(at: str, now: float | None = None) -> str:
-    """How long ago that is, `12 min ago` or `3 days ago`; its date where it was two weeks ago or more."""
+    """Format how long ago that is, `12 min ago` or `3 days ago`; its date where it was two weeks ago or more."""
     seconds = timestamp(at)
     passed = (time.time() if now is None else now) - seconds
     if not seconds or not 0 <= passed < DATED_S:
@@ -48,7 +48,7 @@ def clock(seconds: float, now: float | None = None) -> str:
 
 
 def stamp(at: str) -> str:
-    """To the millisecond, with the zone: `2026-01-02T16:04:05.123+01:00`; as it is where it is no time."""
+    """Format a time to the millisecond, with the zone: `2026-01-02T16:04:05.123+01:00`; other text stays as it is."""
     seconds = timestamp(at)
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds") if seconds else at
 

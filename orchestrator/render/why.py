@@ -1,4 +1,4 @@
-"""Why a run failed, or what it waits for, for people and for programs."""
+"""Cause of a run's failure, or of its waiting, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.checks.causes import Cause
 from orchestrator.checks.failure import Failure
-from orchestrator.checks.hang import LastHeard
+from orchestrator.checks.hang import LastLine
 from orchestrator.render.printable import printable
 from orchestrator.state.postmortem import Postmortem
 from orchestrator.state.rank_places import together
@@ -94,9 +94,9 @@ def _state(report: Postmortem) -> str:
 def headline(failure: Failure) -> str:
     """Rank or node that failed, and how, in one line."""
     who = f"rank {failure.rank} on {failure.node}" if failure.rank >= 0 else failure.node
-    told = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
+    is_known = failure.exit_code is None or failure.reason == f"exit code {failure.exit_code}"
     reason = _without_source(failure.reason.split("\n", 1)[0])
-    return f"{who}: {reason}" + ("" if told else f" (exit code {failure.exit_code})")
+    return f"{who}: {reason}" + ("" if is_known else f" (exit code {failure.exit_code})")
 
 
 def cause_lines(cause: Cause) -> Iterator[str]:
@@ -117,11 +117,11 @@ def why_data(report: Postmortem) -> dict[str, Any]:
 
 
 def _without_source(text: str) -> str:
-    """Without the place in torch's or gloo's own source, which is longer than what is said."""
+    """Remove the place in torch's or gloo's own source, which is longer than the message."""
     return re.sub(r"(?:at )?\[?/\S{1,300}\.(?:cc|cpp|hpp|cu):\d+\] ", "", text)
 
 
-def _last(one: LastHeard) -> str:
+def _last(one: LastLine) -> str:
     silent = f"{_span(one.silent_s or 0.0)} ago"
     return f"rank {one.rank} on {one.node:<10} {silent:>12}  {_without_source(one.word)[:90]}"
 

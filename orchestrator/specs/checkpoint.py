@@ -23,11 +23,11 @@ class CheckpointCopy:
     parts: tuple[CheckpointFile, ...]
     """Files, the manifest last; none if the manifest is not valid."""
     problem: str = ""
-    """Why it must not be loaded, as far as was looked; empty for a sound one."""
+    """Reason why it must not be loaded, as far as it was checked; empty for a sound one."""
     hashed: bool = False
-    """Whether every file's content was compared with the manifest, not its size alone."""
+    """True if every file's content was compared with the manifest, not its size alone."""
     best: bool = False
-    """Whether the run's best.json names it."""
+    """True if the run's best.json names it."""
 
     @property
     def size(self) -> int:
@@ -45,5 +45,5 @@ class CheckpointCopy:
 
 
 def is_run_id(name: str) -> bool:
-    """Whether a folder of this name may be a run's, on this computer too."""
+    """Return whether a folder of this name may be a run's, on this computer too."""
     return bool(re.fullmatch(RUN_ID, name))

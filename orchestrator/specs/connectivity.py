@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 Matrix = tuple[tuple[float | None, ...], ...]
-"""From row's rank to column's; None to itself."""
+"""Values from the row's rank to the column's; None to itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class AllReduce:
     bytes: int
     seconds: float
     mbit_s: float
-    """That each rank sent, and received."""
+    """Rate that each rank sent, and received."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ class ContainerSpec:
     restart_on_failure: int = 0
     """Docker's `on-failure:N`; 0 is `no`."""
     auto_remove: bool = False
-    """Whether the engine removes it when it ends: for a probe, whose controller may be gone by then."""
+    """True if the engine removes it when it ends: for a probe, whose controller may be gone by then."""
     stop_timeout_s: int = 75
     """Longer than torchrun's shutdown timeout, else Docker kills a rank while it writes its checkpoint."""
     log_max_size: str = "50m"

@@ -17,7 +17,8 @@ RESERVED_SHARE = 0.25
 SHM_SHARE = 0.25
 """Share of the memory limit, against which files in /dev/shm count: loaders that fill it leave the ranks the rest."""
 GPU_SHM_SHARE = 0.5
-"""On a GPU node the model lies on the cards; host memory holds little but batches and the buffers of NCCL."""
+"""Share of memory on a GPU node: the model lies on the cards; host memory holds little but batches and NCCL's
+buffers."""
 SHM_MIB = 8192
 """Most shared memory by default, on a GPU node for each card: 16 loaders that hold two batches of 256 MiB each."""
 

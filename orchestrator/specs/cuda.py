@@ -50,7 +50,7 @@ def minimum_driver(cuda: str) -> str:
 
 
 def too_old(driver: str, driver_cuda: str, cuda: str) -> bool:
-    """Whether this driver cannot run programs of this CUDA.
+    """Return whether this driver cannot run programs of this CUDA.
 
     For a CUDA newer than the table, the driver's own report decides: its major version or older runs.
     """
@@ -62,7 +62,7 @@ def too_old(driver: str, driver_cuda: str, cuda: str) -> bool:
 
 
 def runs(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Whether a program built for these runs on such a card.
+    """Return whether a program built for these runs on such a card.
 
     Machine code (`sm_80`) runs on cards of the same major version and the same or a later minor one; intermediate code
     (`compute_90`) runs on all later cards; a suffix (`sm_90a`) ties it to that card alone.

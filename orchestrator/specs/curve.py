@@ -42,15 +42,15 @@ class Curve:
         return self.y[-1]
 
     def thinned(self, most: int) -> tuple[Pair, ...]:
-        """At most so many points (and at least 4), with the extremes of each stretch."""
+        """Select at most so many points (and at least 4), with the extremes of each stretch."""
         points = tuple(zip(self.x, self.y, strict=True))
         if len(points) <= most:
             return points
         stretches = max(1, most // 2 - 1)
         size = -(-(len(points) - 2) // stretches)
         inner = points[1:-1]
-        kept = [point for start in range(0, len(inner), size) for point in _extremes(inner[start : start + size])]
-        return (points[0], *kept, points[-1])
+        chosen = [point for start in range(0, len(inner), size) for point in _extremes(inner[start : start + size])]
+        return (points[0], *chosen, points[-1])
 
 
 def _extremes(points: Sequence[Pair]) -> list[Pair]:
@@ -92,13 +92,13 @@ class _Stretch:
     def until(self, x: float) -> _Stretch | None:
         """The part before `x`; how many points that is, is estimated from those kept. None: there are none."""
         points = self.points
-        kept = [point for point in points if point[0] < x]
-        if not kept:
+        chosen = [point for point in points if point[0] < x]
+        if not chosen:
             return None
-        rest = _Stretch(kept[0])
-        for point in kept[1:]:
+        rest = _Stretch(chosen[0])
+        for point in chosen[1:]:
             rest.add(point)
-        share = len(kept) / len(points)
+        share = len(chosen) / len(points)
         rest.count, rest.total = max(1, round(self.count * share)), self.total * share
         return rest
 

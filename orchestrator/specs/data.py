@@ -122,12 +122,12 @@ def in_code(data: Iterable[DataFolder]) -> frozenset[str]:
 
 
 def is_in_code(place: str) -> bool:
-    """Whether a place of data is in the folder of the code."""
+    """Return whether a place of data is in the folder of the code."""
     return place.split("/")[0] not in ("", "..")
 
 
 def is_possible_place(path: str) -> bool:
-    """Whether a node can show data by this path of a script: in its code's folder, beside that folder, or, in a
+    """Return whether a node can show data by this path of a script: in its code's folder, beside that folder, or, in a
     container, by an absolute path that hides nothing of the image."""
     way = PurePosixPath(path)
     if str(way) != path or path.startswith("//") or not path.isprintable():

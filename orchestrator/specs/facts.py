@@ -8,10 +8,10 @@ from enum import StrEnum
 
 
 class SmiFault(StrEnum):
-    """Why nvidia-smi named no GPU."""
+    """Reason why nvidia-smi named no GPU."""
 
     ABSENT = "absent"
-    """There is no nvidia-smi: a machine without NVIDIA's driver, which is no fault by itself."""
+    """No nvidia-smi: a machine without NVIDIA's driver, which is no fault by itself."""
     NO_DEVICE = "no_device"
     NO_DRIVER = "no_driver"
     """The program is there, but the kernel module is not loaded."""
@@ -23,7 +23,7 @@ class SmiFault(StrEnum):
     BLOCKED = "blocked"
     """Windows does not let WSL use the GPU."""
     UNREADABLE = "unreadable"
-    """It succeeded and wrote something that is not understood."""
+    """Success with output that is not understood."""
     UNKNOWN = "unknown"
 
 
@@ -50,7 +50,7 @@ class GpuFacts:
     power_default_w: float | None = None
     """Limit that the card was delivered with."""
     persistence: bool | None = None
-    """Whether the driver stays loaded while no process uses the card."""
+    """True if the driver stays loaded while no process uses the card."""
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     fault: str = ""
@@ -96,18 +96,18 @@ class ImageContents:
     torch: str = ""
     """Its version; empty where it cannot be imported."""
     torch_error: str = ""
-    """Why it cannot be imported."""
+    """Reason why it cannot be imported."""
     cuda: str = ""
     """CUDA that its torch was built with; empty for the CPU."""
     torchrun: bool = False
-    """Whether it has `torch.distributed.run`."""
+    """True if it has `torch.distributed.run`."""
     backends: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    """Those of the modules that were asked for which it has."""
+    """Requested modules that the image has."""
     missing: tuple[str, ...] = ()
-    """Modules that the run needs and which it lacks."""
+    """Modules that the run needs and the image does not have."""
     error: str = ""
-    """Why no container of it answered."""
+    """Reason why no container of it answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class EngineFacts:
     kind: str
     """`docker`, `podman` where that answers for it, or `process` where each node is a process of this computer."""
     version: str
-    """Where nodes are processes, that of the torch which they run; empty where there is none."""
+    """Version of the torch that the nodes run where they are processes; empty where there is none."""
     id: str
     """The engine's own id: two node names with one id are one machine."""
     architecture: str
@@ -175,7 +175,7 @@ class NodeFacts:
     """Version of the kernel driver, empty where there is none."""
     gpus: tuple[GpuFacts, ...] = ()
     gpu_fault: SmiFault | None = None
-    """Why nvidia-smi, which is there, named no GPU."""
+    """Reason why nvidia-smi, which is installed, named no GPU."""
     gpu_detail: str = ""
     """The line that it wrote then."""
     engine: EngineFacts | None = None
@@ -186,7 +186,7 @@ class NodeFacts:
     contents: ImageContents | None = None
     """Its contents in that case."""
     has_data: bool | None = None
-    """Whether the project's folder `Data` holds something there: what a run reads to which no data is brought."""
+    """True if the project's folder `Data` holds something there: what a run reads to which no data is brought."""
     newest_checkpoint: int | None = None
     """Step of the newest checkpoint of the run to be resumed; None where this node holds none."""
     assumed: bool = False

@@ -12,7 +12,7 @@ from orchestrator.specs.finding_pages import texts_of
 
 
 class Severity(StrEnum):
-    """How much a finding weighs: an error refuses a launch."""
+    """Severity of a finding: an error refuses a launch."""
 
     INFO = "info"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Fix:
     on_node: tuple[str, ...] = ()
     """Command to be run there; begins with `sudo -n` where only root may run it."""
     orch: tuple[str, ...] = ()
-    """Otherwise the words of an `orch` command."""
+    """Words of an `orch` command, where it is one."""
 
 
 @dataclass(frozen=True, kw_only=True)

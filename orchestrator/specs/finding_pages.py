@@ -11,9 +11,6 @@ from typing import Any
 from orchestrator.specs.errors import UsageError
 from orchestrator.specs.pages import PageEntry, areas_of, entries_of
 
-SECTIONS = ("What it means", "Why it matters", "How to fix it", "How it was found")
-"""Headings of every explanation, in this order."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class FindingTexts:

@@ -37,13 +37,14 @@ class Opening:
     """nftables' number of the rule."""
 
     def admits(self, address: str, interface: str = "") -> bool:
-        """Whether it lets this address, which comes in by this interface (empty: not known), reach every port."""
+        """Return whether it lets this address, which comes in by this interface (empty: not known), reach every
+        port."""
         on_it = self.interface in ("", interface)
         return not self.ports and on_it and IPv4Network(address).subnet_of(self.network)
 
     @property
     def sources(self) -> str:
-        """Whom it lets in, for messages."""
+        """Sources that it lets in, for messages."""
         return (self.source or "anyone") + (f" on {self.interface}" if self.interface else "")
 
     @property
@@ -58,11 +59,11 @@ class Firewall:
     tool: str = ""
     """`ufw`, `firewalld`, `nftables`, `iptables`; empty where none was seen."""
     active: bool | None = None
-    """Whether it drops anything; None where it could not be asked without more rights."""
+    """True if it drops packets; None if the user may not query it."""
     openings: tuple[Opening, ...] | None = None
     """All of ufw and firewalld; of nftables and iptables those of orch alone. None where they could not be read."""
     places: tuple[str, ...] = ()
-    """Where an opening has to be made: nftables' chains, firewalld's zone towards the peers."""
+    """Places that need an opening: nftables' chains, firewalld's zone towards the peers."""
 
     @property
     def known_openings(self) -> tuple[Opening, ...] | None:
@@ -130,8 +131,8 @@ def _quoted(word: str) -> str:
 def _firewalld(action: str, zone: str, source: str, priority: str) -> Iterator[tuple[str, ...]]:
     """Now and for later: a reload would take away what others changed for now alone."""
     rule = f'rule priority="{priority}" family="ipv4" source address="{source}" protocol value="tcp" accept'
-    for kept in ((), ("--permanent",)):
-        yield ("firewall-cmd", *kept, f"--zone={zone}", f"--{action}-rich-rule={rule}")
+    for permanent in ((), ("--permanent",)):
+        yield ("firewall-cmd", *permanent, f"--zone={zone}", f"--{action}-rich-rule={rule}")
 
 
 def _iptables(action: str, source: str, mark: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class TorchAnswer:
     architectures: tuple[str, ...] = ()
     """`sm_86` is machine code for one card, `compute_90` is what the driver can translate for newer ones."""
     error: str = ""
-    """Why torch cannot use CUDA, in its own words."""
+    """Reason why torch cannot use CUDA, in its own words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class NodeGpus:
     container: ContainerAnswer | None = None
     """None where no training container of this node would use a GPU, or it was not asked for."""
     error: str = ""
-    """Why the node, or its engine, did not answer."""
+    """Reason why the node, or its engine, did not answer."""
     hint: str = ""
 
 

@@ -26,9 +26,9 @@ class HostFacts:
     workspace_writable: bool | None = None
     systemd: bool = False
     docker_program: bool | None = None
-    """Whether there is a `docker` on the PATH of the node's user."""
+    """True if there is a `docker` on the PATH of the node's user."""
     podman: bool = False
-    """Whether that `docker` is Podman's, or Podman alone is installed."""
+    """True if that `docker` is Podman's, or Podman alone is installed."""
     docker_socket: str = ""
     """`open`, `closed` to this user, `absent`, or `elsewhere` where DOCKER_HOST names no socket of this machine."""
     docker_free_mib: int | None = None
@@ -46,7 +46,7 @@ class HostFacts:
     sleeps: tuple[str, ...] = ()
     """Sleep targets that are not masked."""
     desktop: bool = False
-    """Whether a login screen runs, and with it the desktop's own habit of suspending an idle machine."""
+    """True if a login screen runs, and with it the desktop's own habit of suspending an idle machine."""
     idle_action: str = ""
     """Action of logind when the machine is idle."""
     lid_action: str = ""
@@ -71,7 +71,7 @@ class InsideFacts:
     cpu_capability: str = ""
     """CPU capability that torch would use: `AVX2`, `AVX512`, …"""
     cpus: float | None = None
-    """As the container's cgroup says."""
+    """Limit of the container's cgroup."""
     memory_mib: int | None = None
     shm_mib: int | None = None
     open_files: int | None = None

@@ -25,7 +25,7 @@ TRAINER_NEEDS = ("matplotlib", "numpy", "PIL", "psutil", "safetensors", "tensorb
 
 
 def whole_reference(reference: str) -> str:
-    """The same name with its tag, as an engine lists it."""
+    """Return the name of an image with its tag, as an engine lists it."""
     has_tag = ":" in reference.rpartition("/")[2]
     return reference if has_tag else f"{reference}:latest"
 

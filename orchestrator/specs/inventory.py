@@ -184,7 +184,7 @@ class NodeSpec(InventoryModel):
 
 
 class Inventory(InventoryModel):
-    """The whole file."""
+    """Content of an inventory file."""
 
     project: Annotated[str, NAME_EXPECTED] = Field(
         "orch", pattern=NAME, description="names images, containers and the folder on the nodes"

@@ -38,7 +38,7 @@ SYNC_OUTPUTS = ("results", "all", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """How a field is written on the command line."""
+    """Form of a field on the command line."""
 
     name: str
     help: str
@@ -248,13 +248,13 @@ class RunSettings:
     independent: bool = _option(
         False, "--independent", help="Each rank trains its own model, as intended: do not report it."
     )
-    """Whether ranks that exchange no gradients are intended."""
+    """True if ranks that exchange no gradients are intended."""
     no_warm_start: bool = _option(
         False,
         "--no-warm-start",
         help="Start each rank as a Python of its own, instead of forking it from a process that has imported torch.",
     )
-    """Whether every rank imports torch itself, to find out if the fork is the reason of a fault."""
+    """True if every rank imports torch itself, to find out if the fork is the reason of a fault."""
     sync_outputs: str = _option(
         "results",
         "--sync-outputs",
@@ -338,8 +338,8 @@ class LaunchOptions(RunSettings):
         parse=_data,
         repeated=True,
         metavar="[NAME=]DIR",
-        help="Data: copied to nodes without it, where a script finds it by the same path and by ORCH_DATA_DIR, and"
-        " cannot write to it. Repeatable (default: ./Data, if prepared).",
+        help="Folder of data, copied to nodes without it. A script reads it by the same path or by ORCH_DATA_DIR; it is"
+        " read-only. Repeatable (default: ./Data, if prepared).",
     )
     """Folders with data as they were typed."""
     shard: bool = _option(
@@ -381,8 +381,8 @@ class LaunchOptions(RunSettings):
 
     def resolved(self, earlier: RunSettings | None) -> LaunchOptions:
         """Return these options with the settings of an earlier attempt where the command line does not give them."""
-        kept = earlier.settings().items() if earlier else ()
-        return replace(self, **{name: value for name, value in kept if name not in self.given})
+        recorded = earlier.settings().items() if earlier else ()
+        return replace(self, **{name: value for name, value in recorded if name not in self.given})
 
     def attempt_words(self) -> tuple[str, ...]:
         """The options that hold for one attempt and leave no mark of their own in its plan, as one types them."""

@@ -40,7 +40,7 @@ def core(command: Sequence[str]) -> tuple[str, ...]:
 
 def without_options(command: Sequence[str], names: Collection[str], flags: Collection[str] = ()) -> tuple[str, ...]:
     """Return the command without the options of these names, with their values, and without these flags."""
-    kept, words = [], list(command)
+    remaining, words = [], list(command)
     while words:
         word = words.pop(0)
         name, equals, _ = word.partition("=")
@@ -48,8 +48,8 @@ def without_options(command: Sequence[str], names: Collection[str], flags: Colle
             if not equals and words:
                 words.pop(0)
         elif word not in flags:
-            kept.append(word)
-    return tuple(kept)
+            remaining.append(word)
+    return tuple(remaining)
 
 
 def option(command: Sequence[str], *names: str) -> str | None:

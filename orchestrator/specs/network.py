@@ -50,7 +50,7 @@ class NetworkFacts:
 
 
 class Ended(StrEnum):
-    """How a try to exchange something over TCP ended."""
+    """End of a try to exchange something over TCP."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -68,7 +68,7 @@ class Path:
     peer: str
     port: int
     master: bool
-    """Whether it is the rendezvous port; a port of the kernel's choice otherwise."""
+    """True if it is the rendezvous port; a port of the kernel's choice otherwise."""
     ended: Ended
     ms: float = 0.0
     detail: str = ""

@@ -33,9 +33,9 @@ class Examined:
     out_of_reach: OutOfReach | None = None
     facts: NodeFacts | None = None
     engine_error: str = ""
-    """Why its container engine gave no answer."""
+    """Reason why its container engine gave no answer."""
     engine_runs: bool = False
-    """Whether it is there all the same: it answered with an error, or took the question and gave no answer in time."""
+    """True if it is there all the same: it answered with an error, or took the question and gave no answer in time."""
     held: tuple[ContainerFacts, ...] = ()
     """Containers of runs that its engine holds, ended ones included."""
     blind_runs: tuple[str, ...] = ()

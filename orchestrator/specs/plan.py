@@ -66,7 +66,7 @@ class Plan(RunSettings):
     code_origin: str = ""
     """Its folder on the controller, and the digest of its content: a node that joins later gets the same."""
     one_computer: bool = False
-    """Whether all nodes are simulated by one computer, whose cores they share: none of them is a slow machine."""
+    """True if all nodes are simulated by one computer, whose cores they share: none of them is a slow machine."""
     cluster: str = ""
     """Cluster whose scheduler starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
@@ -74,7 +74,7 @@ class Plan(RunSettings):
     away: tuple[str, ...] = ()
     """Nodes that were given up, and are added back when they return."""
     nodes: tuple[NodePlan, ...]
-    """In order of node_rank."""
+    """Nodes in order of node_rank."""
     notes: tuple[str, ...] = ()
     """Notes for people on the choices that were made."""
 

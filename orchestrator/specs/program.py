@@ -53,7 +53,7 @@ class Program:
 
     @property
     def is_own(self) -> bool:
-        """Whether the user wrote it, so that orch knows none of its options."""
+        """True if the user wrote it, so that orch knows none of its options."""
         return self.kind is not ProgramKind.WORKLOAD
 
     @property
@@ -62,12 +62,12 @@ class Program:
 
     @property
     def trains_own_code(self) -> bool:
-        """Whether a script of the user is trained, or the module of `custom`."""
+        """True if a script of the user is trained, or the module of `custom`."""
         return self.is_own or self.words[:1] == ("custom",)
 
     @property
     def brings_own_code(self) -> bool:
-        """Whether a folder of the user is copied to the nodes: for what it trains, or for a reporter."""
+        """True if a folder of the user is copied to the nodes: for what it trains, or for a reporter."""
         return self.trains_own_code or option(self.words, "--reporter") is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Why a node could not be asked."""
+"""Reasons why a node could not be asked."""
 
 from __future__ import annotations
 

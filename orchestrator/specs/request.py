@@ -28,11 +28,11 @@ class LaunchRequest(RunSettings):
     """Options of this attempt alone, as they were typed."""
     master_port: int = 12355
     exact_port: bool = False
-    """Whether it is that port or none; else the next free one will do."""
+    """True if it is that port or none; otherwise the next free one is taken."""
     master: str = ""
     """Node of rank 0; the first one where empty."""
     own_code: bool = False
-    """Whether the run's folder holds the user's code: containers then start in it."""
+    """True if the run's folder holds the user's code: containers then start in it."""
     workdir: Path | None = None
     """Folder of the controller that this code is copied from; None where it lies there already."""
     data: tuple[DataFolder, ...] = ()
@@ -57,7 +57,7 @@ class LaunchRequest(RunSettings):
     cluster: str = ""
     """Cluster that starts the run as one job; empty: the nodes are machines of the inventory."""
     agent_digest: str = ""
-    """Content of the agent that is copied to the nodes for an image that orch has not built, which has none."""
+    """Digest of the agent that is copied to the nodes for an image without one, which orch has not built."""
     sizes: TransformerTraining | None = None
     """Sizes of the training on which its memory depends, for a forecast; None: not known."""
     code_digest: str = ""

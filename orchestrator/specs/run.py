@@ -72,7 +72,7 @@ class Member:
     container: ContainerFacts | None = None
     reason: str = ""
     out_of_reach: bool = False
-    """Whether it may be on a node that did not answer."""
+    """True if it may be on a node that did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Run:
 
     @property
     def state(self) -> State:
-        """As healthy as the worst member; a group without members is lost, not successful."""
+        """State of the worst member; a group without members is lost, not successful."""
         states = {member.state for member in self.members}
         for worst in (State.FAILED, State.LOST, State.RUNNING, State.CREATED, State.QUEUED, State.STOPPED):
             if worst in states:
@@ -106,7 +106,7 @@ class Run:
 
     @property
     def is_going(self) -> bool:
-        """Whether a container of the run is running, was created, or waits in the queue of a scheduler."""
+        """True if a container of the run is running, was created, or waits in the queue of a scheduler."""
         return any(member.state in ACTIVE for member in self.members)
 
     @property
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def half_launched(self) -> bool:
-        """Whether a launch was interrupted or is in progress: a container is missing, or created and not started."""
+        """True if a launch was interrupted or is in progress: a container is missing, or created and not started."""
         states = {member.state for member in self.members}
-        lacking = any(member.container is None and not member.out_of_reach for member in self.members)
-        return State.CREATED in states or (State.RUNNING in states and lacking)
+        is_incomplete = any(member.container is None and not member.out_of_reach for member in self.members)
+        return State.CREATED in states or (State.RUNNING in states and is_incomplete)

@@ -72,7 +72,7 @@ class ContainerRemoved:
     node: str
     node_rank: int
     is_requested: bool = False
-    """Whether a request to stop the run was on record."""
+    """True if a request to stop the run was on record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ class Replanned:
 
 @dataclass(frozen=True, kw_only=True)
 class LinesNotKept:
-    """From now on, lines are not stored completely on this computer."""
+    """Report that from now on lines are not stored completely on this computer."""
 
     reason: str
-    """Why; empty: they are stored again."""
+    """Reason; empty: they are stored again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,8 @@ def veil_over(values: Iterable[str]) -> Veil:
 
 
 def is_sensitive(variable: str, value: str = "") -> bool:
-    """Whether its name says so (`…_FILE` holds a path), its value has the form of a secret, or is hidden already."""
+    """Return whether its name says so (`…_FILE` holds a path), its value has the form of a secret, or is hidden
+    already."""
     if value == REDACTED or secrets_in(value):
         return True
     name = variable.upper().replace("-", "_")
@@ -98,8 +99,8 @@ def redacted(data: Any) -> Any:
 
 def _pieces(values: Iterable[str]) -> set[str]:
     lines = {line.strip() for value in values for line in value.splitlines()}
-    kept = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
-    return kept | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in kept for ascii in (True, False)}
+    hidden = {line for line in lines if len(line) >= SHORTEST_HIDDEN}
+    return hidden | {json.dumps(line, ensure_ascii=ascii)[1:-1] for line in hidden for ascii in (True, False)}
 
 
 def _hidden(environment: Mapping[str, str]) -> dict[str, str]:

@@ -40,19 +40,19 @@ class SetupFacts:
     """Such as `12` or `24.04`; empty for Debian's testing and unstable."""
     systemd: bool = False
     apparmor: bool = False
-    """Whether the kernel enforces AppArmor: the engine then needs its programs."""
+    """True if the kernel enforces AppArmor: the engine then needs its programs."""
     packages: frozenset[str] = frozenset()
     """Relevant packages that are installed."""
     programs: frozenset[str] = frozenset()
     """Relevant programs that were found, `/usr/sbin` included."""
     podman: bool = False
-    """Whether `docker` is Podman under that name."""
+    """True if `docker` is Podman under that name."""
     daemon: bool = False
-    """Whether a dockerd runs."""
+    """True if a dockerd runs."""
     enabled: bool = False
-    """Whether it starts with the machine, as far as systemd knows."""
+    """True if it starts with the machine, as far as systemd knows."""
     in_group: bool = False
-    """Whether the user is a member of the group docker."""
+    """True if the user is a member of the group docker."""
     runtimes: tuple[str, ...] = ()
     """Runtimes of the engine, if it answered."""
     runs: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Step:
     only_key: str = ""
     """Required fingerprint, for the command that shows a downloaded key."""
     always: bool = False
-    """Whether it is carried out even where a step before it failed: it cleans up."""
+    """True if it is carried out even where a step before it failed: it cleans up."""
     timeout_s: float = 60.0
 
 

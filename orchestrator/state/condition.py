@@ -10,7 +10,7 @@ from typing import Literal
 
 Severity = Literal["ok", "info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "info", "warning", "error")
-"""From the least to the most severe: "nothing is wrong" is one of the first two."""
+"""Severities from the least to the most severe: "nothing is wrong" is one of the first two."""
 
 
 class Code(StrEnum):
@@ -28,11 +28,11 @@ class Code(StrEnum):
     """The ranks exchange no gradients: each trains its own model."""
     LOSS_NOT_FINITE = "loss_not_finite"
     NODE_SILENT = "node_silent"
-    """It does not answer this computer."""
+    """No answer to this computer."""
     NODE_ABSENT = "node_absent"
     """The coordinator waits for it before a start."""
     PEER_SILENT = "peer_silent"
-    """It sends nothing to the coordinator."""
+    """No message to the coordinator."""
     CONTAINER_FAILED = "container_failed"
     CONTAINER_MISSING = "container_missing"
     """The node answers, and has no container of the run."""

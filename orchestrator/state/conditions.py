@@ -58,7 +58,8 @@ def conditions_of(state: RunState, phase: Phase, now: float) -> Iterator[Conditi
 
 
 def is_unsupervised(state: RunState, now: float) -> bool:
-    """Whether this computer has launched the run and none of its processes supervises it. A job has no supervisor."""
+    """Return whether this computer has launched the run and none of its processes supervises it. A job has no
+    supervisor."""
     started = state.journal.current.started if state.journal.current else None
     is_new = started is None or now - started.at < SUPERVISED_S
     return state.is_supervised is False and not state.is_job and not is_new
@@ -203,7 +204,7 @@ def _nodes(state: RunState, phase: Phase, now: float) -> Iterator[Condition]:
 
 
 def silent_since(node: NodeState, now: float) -> float | None:
-    """Since when a node does not answer this computer; None: it does, or is not asked."""
+    """Find the time since which a node does not answer this computer; None: it does, or is not asked."""
     if node.silent_since is not None:
         return node.silent_since
     answered = node.last_answer_at
@@ -232,7 +233,7 @@ def _containers(state: RunState, phase: Phase, now: float) -> Iterator[Condition
 
 
 def _is_leaving(state: RunState, node: NodeState, now: float) -> bool:
-    """Whether its agent, or the coordinator, has reported the end a moment ago."""
+    """Return whether its agent, or the coordinator, has reported the end a moment ago."""
     parts = [one.part for one in (node, state.coordinator) if one and one.part.finished]
     return any(now - part.by_our_clock(part.read_at or now) < LEAVE_S for part in parts)
 

@@ -28,7 +28,7 @@ class LineRead:
 
     seen: float
     line: RunLine
-    """Without its container and attempt, it counts for the current one."""
+    """Line that counts for the current attempt if its container and attempt are missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class SupervisorSought:
 
 @dataclass(frozen=True, kw_only=True)
 class LinesNotStored:
-    """From now on, lines are not stored completely on this computer."""
+    """Report that from now on lines are not stored completely on this computer."""
 
     seen: float
     reason: str

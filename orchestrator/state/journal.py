@@ -44,7 +44,7 @@ class JournalAttempt:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was claimed, and then neither started nor undone."""
+        """True if it was claimed, and then neither started nor undone."""
         return self.started is None and not self.refused
 
 
@@ -54,9 +54,9 @@ class Journal:
 
     run: RunEntry | None = None
     attempts: tuple[JournalAttempt, ...] = ()
-    """In the order of their claims."""
+    """Attempts in the order of their claims."""
     checkpoints: tuple[CheckpointEntry, ...] = ()
-    """In the order of the reports; of one attempt and step the newest report alone."""
+    """Checkpoints in the order of the reports; of one attempt and step the newest report alone."""
     copies: tuple[CopiedEntry, ...] = ()
     damaged: tuple[DataEntry, ...] = ()
     """Files of its data that were damaged, in the order of the reports."""
@@ -66,7 +66,7 @@ class Journal:
     end: EndEntry | None = None
     """Outcome of the current attempt; None: it has not ended, as far as is known."""
     forecast: str = ""
-    """That of the current attempt, as JSON."""
+    """Forecast of the current attempt, as JSON."""
     hooks: frozenset[str] = frozenset()
     """Events that have started a command of the user."""
 
@@ -94,11 +94,11 @@ class Journal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was recorded that no node answers: the run itself may have continued."""
+        """True if it was recorded that no node answers: the run itself may have continued."""
         return self.end is not None and self.end.state == State.LOST
 
-    def lacks(self, entry: CheckpointEntry | DataEntry) -> bool:
-        """Whether it is not on record; damaged files of a node in an attempt, also whether they are few."""
+    def is_missing(self, entry: CheckpointEntry | DataEntry) -> bool:
+        """Return whether it is not on record; damaged files of a node in an attempt, also whether they are few."""
         if isinstance(entry, CheckpointEntry):
             return all((one.attempt, one.identity) != (entry.attempt, entry.identity) for one in self.checkpoints)
         known = [one.identity for one in self.damaged if (one.attempt, one.node) == (entry.attempt, entry.node)]
@@ -109,7 +109,7 @@ class Journal:
         return next((one for one in reversed(self.attempts) if one.number == number), None)
 
     def knows(self, number: int, claim: str) -> bool:
-        """Whether this record has made an attempt with this number and this id of its claim."""
+        """Return whether this record has made an attempt with this number and this id of its claim."""
         known = self.attempt(number)
         return known is not None and known.claim.id == claim
 

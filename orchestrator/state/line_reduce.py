@@ -222,10 +222,10 @@ def _with_figures(event: ProgressEvent, earlier: ProgressEvent) -> ProgressEvent
     is reported when it is written, maybe some steps later: the step never decreases."""
     keeps_all = isinstance(event, CheckpointWritten | TrainingStopped)
     figures = [one.name for one in fields(ProgressEvent) if one.name != "others"] if keeps_all else LASTING
-    kept = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
+    known = {name: getattr(earlier, name) for name in figures if getattr(event, name) is None}
     if isinstance(event, CheckpointWritten):
-        kept["step"] = max(event.step or 0, earlier.step or 0)
-    return replace(event, **kept, others={**earlier.others, **event.others} if keeps_all else event.others)
+        known["step"] = max(event.step or 0, earlier.step or 0)
+    return replace(event, **known, others={**earlier.others, **event.others} if keeps_all else event.others)
 
 
 def newest_output(event: OutputProgress, newest: OutputProgress | None) -> OutputProgress:

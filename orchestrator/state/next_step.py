@@ -1,4 +1,4 @@
-"""How a run that has failed continues: from a checkpoint where there is one, otherwise with its launch, corrected."""
+"""Next step for a run that has failed: from a checkpoint where there is one, otherwise with its launch, corrected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.state.run_state import RunState
 
 
 def has_checkpoint(state: RunState) -> bool:
-    """Whether a checkpoint of the run is known, which its script may have saved with the hooks."""
+    """Return whether a checkpoint of the run is known, which its script may have saved with the hooks."""
     return bool(state.journal.lineage()) or any(one.part.checkpoint or one.part.resumed for one in state.members)
 
 

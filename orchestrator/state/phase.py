@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether the run has not ended, as far as is known."""
+        """True if the run has not ended, as far as is known."""
         return self in ACTIVE_PHASES
 
 
@@ -59,7 +59,7 @@ def phase_of(state: RunState) -> Phase:
 
 
 def _is_launching(state: RunState) -> bool:
-    """Whether an attempt was claimed a short time ago, and none of its containers or of those before it runs."""
+    """Return whether an attempt was claimed a short time ago, and none of its containers or of those before it runs."""
     pending = state.journal.pending
     if pending is None or (state.journal.current and any(one.container for one in state.members)):
         return False
@@ -67,7 +67,7 @@ def _is_launching(state: RunState) -> bool:
 
 
 def _is_seen_again(members: list[NodeState]) -> bool:
-    """Whether a node shows its container: the run was lost from sight, and may have continued."""
+    """Return whether a node shows its container: the run was lost from sight, and may have continued."""
     return any(one.container and one.silent_since is None for one in members)
 
 
@@ -95,7 +95,7 @@ def _by_containers(state: RunState, members: list[NodeState]) -> Phase:
 
 
 def _was_active(state: RunState) -> bool:
-    """Whether the record alone is read, no node was asked, and the newest thing on record is new."""
+    """Return whether the record alone is read, no node was asked, and the newest thing on record is new."""
     current, coordinator = state.journal.current, state.coordinator
     if state.was_looked_for or current is None or (coordinator and coordinator.part.finished):
         return False
@@ -128,7 +128,7 @@ def _out_of_sight(state: RunState, members: list[NodeState]) -> Phase:
 
 
 def has_ended(node: NodeState) -> bool:
-    """Whether its container of the current attempt has ended."""
+    """Return whether its container of the current attempt has ended."""
     return node.container is not None and node.container.state not in ACTIVE
 
 

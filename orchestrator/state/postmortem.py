@@ -1,4 +1,4 @@
-"""Post-mortem of a run: its failure, or why it does not end, from its kept lines and what its nodes report."""
+"""Post-mortem of a run: its failure, or why it does not end, from its stored lines and what its nodes report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from orchestrator.checks.failure import (
     is_consequence,
     root_cause,
 )
-from orchestrator.checks.hang import LastHeard, collective_waits, last_heard, timestamp
+from orchestrator.checks.hang import LastLine, collective_waits, last_lines, timestamp
 from orchestrator.checks.own_files import IsFolder, OwnFiles
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run import ContainerFacts, Member, Run, State, short_id
@@ -49,7 +49,7 @@ from orchestrator.state.rank_places import RankPlace, liveness_reports, rank_pla
 from orchestrator.state.reduce import apply
 from orchestrator.state.run_state import RunState
 
-KEPT_LINES = 400
+MAX_LINES = 400
 """Number of lines kept of a node, before its end: a traceback of each of eight ranks and torchrun's summary."""
 EVENTS_OF_A_NODE = 1000
 """Number of events kept of a node, the newest."""
@@ -81,24 +81,24 @@ class Evidence:
     silent: tuple[str, ...] = ()
     """Nodes that did not answer."""
     is_supervised: bool | None = None
-    """As of a `RunState`."""
+    """Same as of a `RunState`."""
     asked: bool = False
-    """Whether nodes were asked for its containers."""
+    """True if nodes were asked for its containers."""
     now: float = 0.0
     """Seconds since 1970; counts only while the run is running."""
     is_folder: IsFolder = lambda _path: None
-    """Whether a path of this computer is a folder; None: nothing is there, or was looked for."""
+    """True if a path of this computer is a folder; None: nothing is there, or was looked for."""
 
     @property
     def job(self) -> ClusterJob | None:
-        """Where the run is a job of a cluster."""
+        """Job of the cluster, where the run is one."""
         if self.plan or not self.cluster:
             return ClusterJob.of(self.plan)
         return ClusterJob(cluster=self.cluster, nodes=max(1, len(self.containers)))
 
     @property
     def again(self) -> str:
-        """How the run continues once the cause of a failure is away."""
+        """Line that continues the run once the cause of its failure is removed."""
         return again(self.plan, self.run_id, from_checkpoint=bool(self.journal.lineage()))
 
     @property
@@ -123,18 +123,18 @@ class Postmortem:
     consequences: tuple[str, ...] = ()
     earlier: tuple[GenerationFailure, ...] = ()
     """Failures that the run survived."""
-    heard: tuple[LastHeard, ...] = ()
+    heard: tuple[LastLine, ...] = ()
     """Last line of each rank, for a run that is running or that ended in waiting."""
     liveness: tuple[str, ...] = ()
     """Decisions of the coordinator that stand, or stood before the failure."""
     waits: tuple[str, ...] = ()
     places: tuple[RankPlace, ...] = ()
-    """Where each rank is, or was before the failure."""
+    """Position of each rank, or its position before the failure."""
     silent: tuple[str, ...] = ()
     data: tuple[Condition, ...] = ()
     """Conditions of nodes of which data was damaged."""
     is_unsupervised: bool = False
-    """Whether it is active and no process of this computer, which has launched it, supervises it."""
+    """True if it is active and no process of this computer, which has launched it, supervises it."""
 
 
 def write_postmortem(evidence: Evidence) -> Postmortem:
@@ -157,7 +157,7 @@ def write_postmortem(evidence: Evidence) -> Postmortem:
     at = next((time for time, ended in bad if time and failure and ended.node == failure.node), first_sign)
     at = (at or (over.time if over else "")) if failure else ""
     waited = _was_waiting(failure) if failure else phase not in (Phase.SUCCEEDED, Phase.STOPPED)
-    heard = last_heard(lines, evidence.plan, now) if waited else ()
+    heard = last_lines(lines, evidence.plan, now) if waited else ()
     note = state.finished.note if state.finished and phase is Phase.SUCCEEDED else ""
     return Postmortem(
         run_id=evidence.run_id,
@@ -290,7 +290,7 @@ def _newest_attempt(evidence: Evidence) -> tuple[RunLine, ...]:
     if not evidence.plan or not evidence.plan.attempt:
         return evidence.lines
     start = timestamp(evidence.plan.started_at)
-    return tuple(said for said in evidence.lines if timestamp(said.time) >= start)
+    return tuple(entry for entry in evidence.lines if timestamp(entry.time) >= start)
 
 
 def _newest_generation(state: RunState, lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
@@ -310,18 +310,18 @@ def _ended_badly(evidence: Evidence, lines: Sequence[RunLine]) -> list[tuple[str
 
 def _with_signs(evidence: Evidence, lines: Sequence[RunLine], *, all_of_them: bool) -> Iterator[tuple[str, EndedBadly]]:
     parts = {part.node: part for part in evidence.plan.nodes} if evidence.plan else {}
-    for node in dict.fromkeys([*parts, *(said.node for said in lines), *evidence.containers]):
-        own = [said for said in lines if said.node == node][-KEPT_LINES:]
+    for node in dict.fromkeys([*parts, *(entry.node for entry in lines), *evidence.containers]):
+        own = [entry for entry in lines if entry.node == node][-MAX_LINES:]
         container = evidence.containers.get(node)
-        reports = [(said.time, said.event) for said in own if isinstance(said.event, RankFailed)]
-        texts = [(said.time, readable(said.text)) for said in own]
+        reports = [(entry.time, entry.event) for entry in own if isinstance(entry.event, RankFailed)]
+        texts = [(entry.time, readable(entry.text)) for entry in own]
         signs = [time for time, text in texts if begins(text) or _BAD_SIGN.search(text)] + [time for time, _ in reports]
         failed = (container is not None and container.state is State.FAILED) or (all_of_them and own)
         goes_well = container is not None and container.state in (State.RUNNING, State.SUCCEEDED)
         if goes_well or not (failed or signs):
             continue
         report = reports[0][1] if reports else None
-        plain = [(said.rank, said.text) for said in own if said.event is None]
+        plain = [(entry.rank, entry.text) for entry in own if entry.event is None]
         ranks = [rank for rank, _ in plain if rank is not None]
         node_rank = own[-1].node_rank if own else 0
         first_rank = parts[node].first_rank if node in parts else min(ranks, default=node_rank)

@@ -35,17 +35,17 @@ class RunProgress:
     of_forecast: float | None = None
     """Speed divided by the predicted speed."""
     remaining_s: float | None = None
-    """At this moment; None, too, while the run makes no progress."""
+    """Remaining time at this moment; None, too, while the run makes no progress."""
     compute_s: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """Seconds for a rank's part of a step, by node or `NODE.LOCAL_RANK`."""
     waiting: float | None = None
     exchanging: float | None = None
     """Shares of the time, from 0 to 1, in which the reporting rank waits for data, and for the other nodes."""
     at: float | None = None
-    """When it was reported, in seconds since 1970."""
+    """Time when it was reported, in seconds since 1970."""
     age_s: float | None = None
     is_before_restart: bool = False
-    """Whether no report has come since the newest restart."""
+    """True if no report has come since the newest restart."""
     printed: OutputProgress | None = None
     """The report that was read from the output."""
     optimizer_steps: int | None = None
@@ -53,7 +53,7 @@ class RunProgress:
     steps_per_s: float | None = None
     """Optimizer steps per second in the last minute."""
     is_over: bool = False
-    """Whether the run has ended."""
+    """True if the run has ended."""
     last_line: str = ""
     """The newest log line of a rank, `rank 0: …`, not yet safe to show."""
 
@@ -68,7 +68,7 @@ class RunProgress:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the newest log line says more: nothing is reported, or nothing new, or nothing since the restart."""
+        """True if the newest log line says more: nothing is reported, or nothing new, or nothing since the restart."""
         return not self.origin or self.is_before_restart or (self.age_s or 0.0) > NO_PROGRESS_S
 
     @property

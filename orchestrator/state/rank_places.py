@@ -10,7 +10,7 @@ from contract.event_values import RankPosition
 from contract.events import LivenessReported
 from contract.failures.tracebacks import LIBRARY
 from contract.rank_words import position_line, together_line
-from orchestrator.checks.hang import LastHeard
+from orchestrator.checks.hang import LastLine
 from orchestrator.state.run_state import AttemptPart, RunState
 
 _HELD_UP = ("computing", "reading", "native", "idle", "sleeping", "stopped", "blocked")
@@ -85,7 +85,7 @@ def rank_waited_for(reports: Sequence[LivenessReported], places: Sequence[RankPl
     return None
 
 
-def waits_of(state: RunState, heard: Sequence[LastHeard], now: float) -> Iterator[str]:
+def waits_of(state: RunState, last: Sequence[LastLine], now: float) -> Iterator[str]:
     """Sentences about nodes and ranks that did not come."""
     for node in state.nodes.values():
         if waiting := node.part.waiting_for:
@@ -93,17 +93,17 @@ def waits_of(state: RunState, heard: Sequence[LastHeard], now: float) -> Iterato
     for node in state.nodes.values():
         for name, since in node.part.peers_silent.items():
             yield f"{node.name} has heard nothing of {name} for {now - since:.0f} s"
-    yield from _not_begun(state, heard)
+    yield from _not_begun(state, last)
 
 
-def _not_begun(state: RunState, heard: Sequence[LastHeard]) -> Iterator[str]:
+def _not_begun(state: RunState, last: Sequence[LastLine]) -> Iterator[str]:
     """Ranks of the trainer's own that did not join while others began: each of them reports its start."""
     ranks = {number: rank for node in state.nodes.values() for number, rank in node.part.ranks.items()}
-    begun = [one.rank for one in heard if one.rank in ranks and ranks[one.rank].started]
-    for one in heard:
+    begun = [one.rank for one in last if one.rank in ranks and ranks[one.rank].started]
+    for one in last:
         if begun and one.rank not in begun:
             yield f"rank {one.rank} on {one.node} has not begun"
-    if begun and not any(one.rank in ranks and ranks[one.rank].stage == "joined" for one in heard):
+    if begun and not any(one.rank in ranks and ranks[one.rank].stage == "joined" for one in last):
         yield f"none of ranks {', '.join(map(str, begun))} has joined the others yet"
 
 

@@ -108,7 +108,7 @@ class Supervising:
     starts: Mapping[str, int] = field(default_factory=dict)
     """Starts of the killed container of a node."""
     stop_others_at: float | None = None
-    """When the remaining nodes are to be stopped: once the run has failed, later reports change nothing."""
+    """Time when the remaining nodes are to be stopped: once the run has failed, later reports change nothing."""
     restart_disabled: bool = False
     others_stopped: bool = False
     given_up: frozenset[str] = frozenset()
@@ -139,7 +139,7 @@ def decide(
 
 
 def matters(run_event: RunEvent) -> bool:
-    """Whether a decision may follow from an event at once: from a line of a rank it does not."""
+    """Return whether a decision may follow from an event at once: from a line of a rank it does not."""
     return not isinstance(run_event, RunLine) or run_event.rank is None or run_event.event is not None
 
 
@@ -150,7 +150,7 @@ class _Situation:
         self.state, self.done, self.policy = state, done, policy
         members = state.members
         self.nodes = tuple(one.name for one in members)
-        """In order of node_rank: the agent of the first reports for all."""
+        """Nodes in order of node_rank: the agent of the first reports for all."""
         self.lost = {one.name: one.silent_since for one in members if one.silent_since is not None}
         self.killed = {one.name: _ended_at(one) for one in members if self._is_killed(one)}
         self.open = tuple(
@@ -162,7 +162,7 @@ class _Situation:
         coordinator = members[0].part if members else None
         finished = coordinator.finished if coordinator else None
         self.is_ended = finished is not None and finished.outcome != "done"
-        """Whether the coordinator has ended the run with an exit code for which an engine starts a container again."""
+        """True if the coordinator has ended the run with an exit code for which an engine starts a container again."""
         known = coordinator.unresponsive if coordinator else {}
         self.unresponsive = {name: since for name, since in known.items() if name in self.nodes}
         self.progress = max((one.part.rank_seen_at for one in members), default=0.0)
@@ -170,14 +170,14 @@ class _Situation:
         failing = [_ended_at(one) + SETTLE_S for one in members if self._has_failed(one)]
         decided = [] if done.stop_others_at is None else [done.stop_others_at]
         self.stop_others_at = min((*decided, *leaving, *failing), default=None)
-        """When the remaining nodes are to be stopped."""
+        """Time when the remaining nodes are to be stopped."""
 
     @property
     def none_answers(self) -> bool:
         return all(name in self.lost for name in self.open)
 
     def _is_killed(self, node: NodeState) -> bool:
-        """Whether the container on a node was killed, and is to be started again."""
+        """Return whether the container on a node was killed, and is to be started again."""
         facts = node.container
         if facts is None or not has_ended(node) or facts.state is State.SUCCEEDED or node.part.finished_at is not None:
             return False
@@ -185,7 +185,7 @@ class _Situation:
         return facts.exit_code in KILLED_CODES and not facts.oom_killed and starts < self.policy.max_restarts
 
     def _has_failed(self, node: NodeState) -> bool:
-        """Whether the container on a node has ended for good, and the others are to be stopped."""
+        """Return whether the container on a node has ended for good, and the others are to be stopped."""
         facts = node.container
         if facts is None or not has_ended(node) or facts.state is State.SUCCEEDED or node.name in self.killed:
             return False
@@ -223,7 +223,7 @@ def _decide(s: _Situation, now: float) -> tuple[Supervising, tuple[Decision, ...
 
 
 def _is_over(s: _Situation) -> bool:
-    """Whether no container runs that can be seen, and none is to be started."""
+    """Return whether no container runs that can be seen, and none is to be started."""
     if s.running:
         return False
     if s.stop_others_at is not None or s.state.journal.stop or not s.open:

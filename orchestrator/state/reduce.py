@@ -139,7 +139,7 @@ def _show_member(state: RunState, member: Member, seen: float) -> None:
 
 
 def _key(member: Member) -> str:
-    """Where its state stands: without a record, the names of nodes that show nothing are not known."""
+    """Return the key of its state: without a record, the names of nodes that show nothing are not known."""
     return member.node if member.node != "?" else f"? {member.node_rank}"
 
 
@@ -153,7 +153,7 @@ def _without_container(node: NodeState, seen: float, *, is_silent: bool) -> None
 
 
 def _is_of_the_run(state: RunState, node: NodeState, container: str, attempt: int | None) -> bool:
-    """Whether a container is one of the current attempt. A scheduler makes those of a job."""
+    """Return whether a container is one of the current attempt. A scheduler makes those of a job."""
     if state.is_job:
         return attempt in (None, state.attempt)
     if attempt not in (None, state.attempt):

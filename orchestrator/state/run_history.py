@@ -62,7 +62,7 @@ LINE_CHARS = 1000
 LARGEST = 1e30
 """Figures beyond it are left out like infinite ones: a chart could not be scaled."""
 OUTPUT_UNIT = "from its output"
-"""In the place of a unit, of a figure that was read from the output."""
+"""Text in place of a unit, of a figure that was read from the output."""
 LAUNCH = "launch"
 """Origin of a setting of the launch, which is no option of the training."""
 _NUMBERS = (float, int)
@@ -338,7 +338,7 @@ class _Phases:
 
     @property
     def is_training(self) -> bool:
-        """Whether a further step changes nothing."""
+        """True if a further step changes nothing."""
         return bool(self._begun) and self._begun[-1][1] == "train"
 
     def add(self, event: Event, time: float) -> None:
@@ -388,6 +388,6 @@ def _forecast_shares(forecast: Forecast | None) -> dict[str, float | None]:
 
 
 def _is_of(name: str, node: str) -> bool:
-    """Whether a label of a rank, `alpha` or `alpha.1`, is one of this node."""
+    """Return whether a label of a rank, `alpha` or `alpha.1`, is one of this node."""
     before, dot, after = name.rpartition(".")
     return name == node or (bool(dot) and before == node and after.isdecimal())

@@ -21,13 +21,13 @@ from orchestrator.state.run_state import RunState
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run, or an attempt of it, ended."""
+    """Outcome of a run, or of an attempt of it."""
 
     phase: Phase
     """succeeded, stopped, failed or lost; of an attempt that the next one follows, restarting."""
     failure: Failure | None = None
     then: Replan | AddNodes | None = None
-    """How the run continues; None where it ended."""
+    """Continuation of the run; None where it ended."""
     state: RunState = field(compare=False, repr=False)
     """The state at the end: it changes with the next attempt."""
 
@@ -48,7 +48,7 @@ class RunOutcome:
 
     @property
     def checkpoint(self) -> bool:
-        """Whether a checkpoint of the trainer is there to resume from."""
+        """True if a checkpoint of the trainer is there to resume from."""
         return has_checkpoint(self.state)
 
     @property
@@ -76,7 +76,7 @@ def outcome_of(
 
 
 def _phase(state: RunState) -> Phase:
-    """The phase once all containers that can be seen have ended: of the others, nothing is waited for."""
+    """Return the phase once all visible containers have ended: the others are not waited for."""
     phase = phase_of(state)
     if phase in (Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED):
         return phase

@@ -29,20 +29,20 @@ class Machine:
     address: str
     node_rank: int
     ranks: tuple[int, int]
-    """First and last global rank."""
+    """First and last global rank of the node."""
     device: str
     interface: str
     cpus: float
     memory_mib: int
     gpus: tuple[str, ...] = ()
     link_mbit_s: float | None = None
-    """Measured before the first step."""
+    """Rate of its link to the other nodes, measured before the first step."""
     sample_s: float | None = None
     """Seconds for a sample, measured before the first step; of its slowest rank."""
     share: float | None = None
     """Part of a step's samples, 0 to 1; None: not measured, or the same for all."""
     left_out: str = ""
-    """Why it took no part in the training; empty: it did."""
+    """Reason why it took no part in the training; empty: it did."""
     torch: str = ""
     precision: str = ""
     threads: int | None = None
@@ -90,7 +90,7 @@ class RunReport:
     user: str
     command: str
     state: str
-    """As `orch why` says: failed, stopped, done, running, unknown."""
+    """State as `orch why` shows it: failed, stopped, done, running, unknown."""
     reason: str
     begun_at: str
     """ISO 8601 with zone: time of the first line on record, or of the newest plan if that is earlier. Times in seconds

@@ -43,7 +43,7 @@ class TailLine:
     """Position among the lines of its node, from 1."""
     at: float
     time: str
-    """As the node's engine has it."""
+    """Time by the node's engine."""
     rank: int | None
     """Global rank; None for a line of the agent."""
     text: str
@@ -58,13 +58,13 @@ class RankPart:
     """started, joined, left_out or ended."""
     started: RankStarted | None = None
     left_out: str = ""
-    """Why it takes no part in the training."""
+    """Reason why it takes no part in the training."""
     line_at: float | None = None
     last_line: str = ""
     """Its newest log line that is not blank, not yet safe to show."""
     failed: RankFailed | None = None
     stopped: bool = False
-    """Whether it was asked to stop, and did."""
+    """True if it was asked to stop, and did."""
     position: RankPosition | None = None
     """Its newest position: a stack where one was taken."""
     position_at: float | None = None
@@ -76,15 +76,15 @@ class AttemptPart:
 
     lines: int = 0
     read_at: float | None = None
-    """When its newest line was written."""
+    """Time when its newest line was written."""
     starts: dict[str, int] = field(default_factory=dict)
     """Starts of its ranks: time of each → number of the generation."""
     generation: int = 0
     """Number of the newest generation that its agent has reported."""
     started_at: float | None = None
-    """When its ranks last started."""
+    """Time when its ranks last started."""
     is_restarting: bool = False
-    """Whether its newest report of agents is that all ranks are about to start again."""
+    """True if its newest report of agents is that all ranks are about to start again."""
     ranks: dict[int, RankPart] = field(default_factory=dict)
     progress: ProgressEvent | None = None
     """The newest report of progress, completed by the figures of earlier ones; its step never decreases within a
@@ -110,9 +110,9 @@ class AttemptPart:
     """Nodes that the others wait for or miss, and since when: by the times at which this computer learned of it, as a
     decision follows from it and the node's clock may be wrong."""
     rank_seen_at: float = 0.0
-    """When a line of a rank was last read."""
+    """Time when a line of a rank was last read."""
     finished_at: float | None = None
-    """When its agent was first read to report the end."""
+    """Time when its agent's report of the end was first read."""
     waiting_for: dict[str, float] = field(default_factory=dict)
     """Nodes that its coordinator waits for, and since when."""
     peers_silent: dict[str, float] = field(default_factory=dict)
@@ -125,12 +125,12 @@ class AttemptPart:
     hangs: int = 0
     """Faults of the ranks that its coordinator has reported."""
     silences: dict[str, int] = field(default_factory=dict)
-    """How often it has reported each node as silent."""
+    """Number of times that it has reported each node as silent."""
     damaged: dict[tuple[str, str], DataDamaged] = field(default_factory=dict)
     """Files of its data that are damaged, by the name of the copy and their path, in the order of the reports."""
     finished: Finished | None = None
     stopped: bool = False
-    """Whether a rank was asked to stop and did, in this generation."""
+    """True if a rank was asked to stop and did, in this generation."""
     ends: deque[GenerationEnded] = field(default_factory=lambda: deque(maxlen=FAILURES))
     """Ends of its generations, the newest last."""
     failed: RankFailed | None = None
@@ -145,7 +145,7 @@ class AttemptPart:
     clock_ahead_s: float = 0.0
     """Seconds to subtract from its times: its clock was ahead, or was set back."""
     first_seen_at: float | None = None
-    """When this computer read its first line."""
+    """Time when this computer read its first line."""
     clock_behind_s: float | None = None
     """Seconds by which lines that were read as they were written seem old, at least: its clock is behind. None: no line
     was read so."""
@@ -165,17 +165,17 @@ class NodeState:
     container: ContainerFacts | None = None
     """Its container of the current attempt."""
     ended_at: float | None = None
-    """When its container was seen to have ended."""
+    """Time when the end of its container was seen."""
     is_missing: bool = False
-    """Whether it answers, and has no container of the current attempt."""
+    """True if it answers, and has no container of the current attempt."""
     last_answer_at: float | None = None
     silent_since: float | None = None
     error: str = ""
-    """Why it does not answer."""
+    """Reason why it does not answer."""
     usage: ResourceUsage | None = None
     usage_at: float | None = None
     sampled_at: float | None = None
-    """When this computer last sampled it; otherwise samples are those in its lines."""
+    """Time when this computer last sampled it; otherwise samples are those in its lines."""
     cpu_history: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     gpu_history: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     """Mean utilization of its GPUs, in percent."""
@@ -202,11 +202,11 @@ class RunState:
     run: Run | None = None
     """The run as nodes last showed it; None: no container was seen."""
     was_looked_for: bool = False
-    """Whether nodes were asked for its containers."""
+    """True if nodes were asked for its containers."""
     unreachable: tuple[str, ...] = ()
     """Nodes that did not answer then."""
     as_of: float = 0.0
-    """When the newest fact was seen."""
+    """Time when the newest fact was seen."""
     attempt: int | None = None
     """The current attempt: that on record, or a later one that most nodes show."""
     claim: str = ""
@@ -215,35 +215,35 @@ class RunState:
     """Node of rank 0."""
     recorded_forecast: Forecast | None = None
     nodes: dict[str, NodeState] = field(default_factory=dict)
-    """In the order of node_rank, then nodes without a part in it."""
+    """Nodes in the order of node_rank, then nodes without a part in it."""
     foreign: dict[tuple[str, str], ForeignContainer] = field(default_factory=dict)
     """Node and short id of the container → what is known of it."""
     is_supervised: bool | None = None
-    """Whether a process of this computer supervises it; None: not known."""
+    """True if a process of this computer supervises it; None: not known."""
     lines_not_stored: str = ""
-    """Why lines are not stored completely on this computer; empty: they are."""
+    """Reason why lines are not stored completely on this computer; empty: they are."""
 
     @property
     def is_ahead_of_record(self) -> bool:
-        """Whether most nodes show a later attempt than the newest one that is recorded as started."""
+        """True if most nodes show a later attempt than the newest one that is recorded as started."""
         current = self.journal.current
         return bool(current and self.attempt is not None and self.attempt > current.number and not self.is_job)
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a job of a cluster, of which the scheduler makes the attempts."""
+        """True if it is a job of a cluster, of which the scheduler makes the attempts."""
         return bool(self.plan and self.plan.cluster)
 
     @property
     def is_superseded(self) -> bool:
-        """Whether another computer has continued the run: most nodes show a later attempt, which this one has not
+        """True if another computer has continued the run: most nodes show a later attempt, which this one has not
         claimed."""
         claimed = None if self.attempt is None else self.journal.attempt(self.attempt)
         return self.is_ahead_of_record and (claimed is None or claimed.refused)
 
     @property
     def has_record(self) -> bool:
-        """Whether this computer has a record of the run."""
+        """True if this computer has a record of the run."""
         return bool(self.journal.attempts)
 
     @property
@@ -262,7 +262,7 @@ class RunState:
 
     @property
     def finished(self) -> Finished | None:
-        """How the attempt ended by its agents: the coordinator decides, otherwise the agent with the worst report."""
+        """End of the attempt by its agents: the coordinator decides, otherwise the agent with the worst report."""
         coordinator = self.coordinator
         if coordinator and coordinator.part.finished:
             return coordinator.part.finished

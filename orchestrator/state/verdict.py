@@ -17,24 +17,24 @@ class Verdict:
 
     phase: Phase
     severity: Severity
-    """That of the most severe condition, or `error` where the run has failed or is lost."""
+    """Severity of the most severe condition, or `error` where the run has failed or is lost."""
     conditions: tuple[Condition, ...]
     """The most severe first."""
     reason: str = ""
-    """Why it ended: rank, node and cause of a failure by its coordinator, otherwise as recorded."""
+    """Reason why it ended: rank, node and cause of a failure by its coordinator, otherwise as recorded."""
     as_of: float
-    """When the newest fact was seen."""
+    """Time when the newest fact was seen."""
     source: Literal["record", "nodes"]
-    """Whether this computer's record says which attempt is the current one."""
+    """True if this computer's record says which attempt is the current one."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run, or a container of one that continues, has failed."""
+        """True if the run, or a container of one that continues, has failed."""
         return self.phase is Phase.FAILED or Code.CONTAINER_FAILED in self.codes
 
     @property
     def is_out_of_sight(self) -> bool:
-        """Whether a part of the run cannot be seen."""
+        """True if a part of the run cannot be seen."""
         missing = {Code.NODE_SILENT, Code.CONTAINER_MISSING} & set(self.codes)
         return bool(missing) or self.phase in (Phase.LOST, Phase.UNKNOWN)
 

@@ -14,7 +14,7 @@ from orchestrator.nodes.state_files import private_folder
 VERSION = 1
 """Version of the tables and of their meaning: tables of another one are made again."""
 WAIT_S = 1.0
-"""How long another process may hold the file."""
+"""Seconds for which another process may hold the file."""
 _TABLES = (
     "CREATE TABLE events(id INTEGER PRIMARY KEY, time TEXT NOT NULL, node TEXT NOT NULL, node_rank INTEGER NOT NULL,"
     " rank INTEGER, container TEXT NOT NULL, pos INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,"
@@ -79,7 +79,7 @@ class EventFile:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether the file has to be made again; otherwise it is in use, or cannot be written now."""
+    """Return whether the file has to be made again; otherwise it is in use, or cannot be written now."""
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
 
 
@@ -97,8 +97,8 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def _choose_journal(database: sqlite3.Connection, *, shared: bool) -> None:
-    """A write-ahead log, which readers do not wait for, where it works: its index is in memory that only processes of
-    one computer share."""
+    """Choose a write-ahead log, for which readers do not wait, where it works: its index is in memory that only
+    processes of one computer share."""
     mode = ""
     with suppress(sqlite3.OperationalError):
         mode = str(database.execute(f"PRAGMA journal_mode={'DELETE' if shared else 'WAL'}").fetchone()[0])
@@ -126,7 +126,8 @@ def _version(database: sqlite3.Connection) -> int:
 
 @lru_cache(maxsize=64)
 def is_shared(folder: Path, mounts: Path = MOUNTS) -> bool:
-    """Whether other computers may share the file system: one of a network; also where FUSE hides which one it is."""
+    """Return whether other computers may share the file system: one of a network; also where FUSE hides which one it
+    is."""
     try:
         lines = mounts.read_text("utf-8", "replace").splitlines()
     except OSError:

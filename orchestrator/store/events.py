@@ -148,7 +148,7 @@ class EventWriter:
 
 @dataclass
 class EventCursor:
-    """How far the events of a run were read."""
+    """Position up to which the events of a run were read."""
 
     inode: int = 0
     number: int = 0
@@ -161,7 +161,8 @@ class EventReader:
         self._file, self._lines = file, lines
 
     def is_behind(self) -> bool:
-        """Whether lines were written whose events are missing: the writer ended, or the file is gone or damaged."""
+        """Return whether lines were written whose events are missing: the writer ended, or the file is gone or
+        damaged."""
         try:
             with closing(self._file.open()) as database:
                 stored = dict(database.execute("SELECT container, pos FROM stored"))
@@ -256,7 +257,7 @@ def _line(row: tuple[str, int, str, int, str, int | None, str]) -> RunLine:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it has no lone surrogate."""
+    """Return whether it has no lone surrogate."""
     return value == value.encode("utf-8", "replace").decode()
 
 

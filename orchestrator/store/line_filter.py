@@ -20,7 +20,7 @@ _SIMPLE = re.compile(r"[\w\s:,/=^$-]*(?:\.\*?[\w\s:,/=^$-]*)*", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which lines to show."""
+    """Selection of the lines to show."""
 
     nodes: frozenset[str] | None = None
     """None: all of the run."""
@@ -32,16 +32,16 @@ class Filter:
     level: LineLevel = LineLevel.INFO
     """The least level."""
     events: bool = False
-    """Whether `tail` counts lines with events, which only programs see."""
+    """True if `tail` counts lines with events, which only programs see."""
     context: int = 0
     """Lines of the same node to show before and after each one that `grep` and `level` want."""
 
     def passes(self, line: RunLine) -> bool:
-        """Whether this line is wanted; `tail`, `level` and `context` do not count here."""
+        """Return whether this line is wanted; `tail`, `level` and `context` do not count here."""
         return self.may_show(line) and bool(self.grep.search(line.text))
 
     def may_show(self, line: RunLine) -> bool:
-        """Whether this line is wanted, or may be shown as context of one that is."""
+        """Return whether this line is wanted, or may be shown as context of one that is."""
         return (
             (self.nodes is None or line.node in self.nodes)
             and (self.rank is None or line.rank == self.rank)
@@ -50,7 +50,7 @@ class Filter:
         )
 
     def counts(self, line: RunLine) -> bool:
-        """Whether a wanted line is one of the `tail`."""
+        """Return whether a wanted line is one of the `tail`."""
         return self.events or not line.text.startswith(EVENT_MARK)
 
     @property

@@ -43,7 +43,7 @@ STORED_BYTES = 256 * 1024 * 1024
 log are what explains a failure."""
 LOCK = "lines.lock"
 WAIT_S, LOOK_S = 5.0, 0.005
-"""For the lock, which is held for milliseconds: a process that is stopped meanwhile keeps it."""
+"""Seconds for the lock, which is held for milliseconds: a process that is stopped meanwhile keeps it."""
 _PACKER = ThreadPoolExecutor(max_workers=1)
 """Compresses for all containers: glibc keeps some MiB for each thread that has done it, 40 MiB for 50 nodes."""
 _open: dict[Path, RunWriter] = {}
@@ -60,7 +60,7 @@ class LineLog:
         self.stem, self.is_broken = stem, False
         self._writer = writer
         self.at, self.since, self.has_gap = writer.place(stem, since)
-        """Where this stream is in the container's lines; the time after which it is to begin; and whether lines
+        """Position of this stream in the container's lines; the time after which it is to begin; and whether lines
         between those stored and that time are missing."""
         self.ahead: Iterator[bytes] | None = None
         """Times of the lines that others have written from there on."""

@@ -33,8 +33,8 @@ def recall(project: str, command: Sequence[str], nodes: Sequence[str]) -> SavedM
     found = []
     for file in measurements_folder().glob("*.json"):
         with suppress(OSError, ValueError):  # one bad file hides no other measurement
-            kept = read_saved(json.loads(file.read_text(encoding="utf-8")))
-            same = kept and (kept.project, core(kept.command)) == (project, core(command))
-            if kept and same and set(nodes) <= set(kept.nodes):
-                found.append(kept)
-    return max(found, key=lambda kept: (set(kept.nodes) == set(nodes), kept.time), default=None)
+            saved = read_saved(json.loads(file.read_text(encoding="utf-8")))
+            same = saved and (saved.project, core(saved.command)) == (project, core(command))
+            if saved and same and set(nodes) <= set(saved.nodes):
+                found.append(saved)
+    return max(found, key=lambda saved: (set(saved.nodes) == set(nodes), saved.time), default=None)

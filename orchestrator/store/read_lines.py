@@ -17,7 +17,7 @@ _Found = tuple[_Order, RunLine]
 
 @dataclass(frozen=True, kw_only=True)
 class WantedLines:
-    """Which lines are wanted."""
+    """Selection of the lines to read."""
 
     since: str = ""
     """Exclusive, in the format of the lines' times; `until` is inclusive."""

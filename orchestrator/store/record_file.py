@@ -29,7 +29,7 @@ class RecordFile:
     """Inode, time and size of the file as `_journal` knows it."""
     _journal: Journal = field(default_factory=Journal)
     _entries: list[JournalEntry | None] = field(default_factory=list)
-    """Those of all whole lines up to the byte `_end`, of which `_last` is the last one."""
+    """Entries of all complete lines up to the byte `_end`; `_last` is the last of these lines."""
     _end: int = 0
     _last: bytes = b""
     _reading: Lock = field(default_factory=Lock)

@@ -34,7 +34,7 @@ class RecorderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process records."""
+        """True if this process records."""
         return self._descriptor >= 0
 
     def take(self) -> bool:

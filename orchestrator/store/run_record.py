@@ -171,9 +171,9 @@ class RunRecord(RunStore):
             return
         attempt = self.journal.attempt_of(container)
         entry = None if attempt is None else self._entry_of(line.event, line.node, attempt)
-        if entry and self.journal.lacks(entry):  # a supervisor reads all lines again
+        if entry and self.journal.is_missing(entry):  # a supervisor reads all lines again
             with suppress(OSError):  # a full disk was reported when the lines did not fit
-                self._file.append_if(lambda journal: journal.lacks(entry), entry)
+                self._file.append_if(lambda journal: journal.is_missing(entry), entry)
 
     def _entry_of(self, event: Event | None, node: str, attempt: int) -> CheckpointEntry | DataEntry | None:
         """A verified checkpoint counts on the node that leads the run; of its data, each node reports on its own."""
@@ -202,7 +202,8 @@ class RunRecord(RunStore):
             self._file.append(*(CopiedEntry(step=step, sha256=sha256, node=node) for node in nodes))
 
     def leads(self, node: str, attempt: int) -> bool:
-        """Whether this node reports for the attempt: that of rank 0, or the first one that a forecast lets train."""
+        """Return whether this node reports for the attempt: that of rank 0, or the first one that a forecast lets
+        train."""
         if (forecast := self.forecast()) and self.journal.current == self.journal.attempt(attempt):
             return forecast.led_by(node)
         known, plan = self.journal.attempt(attempt), self._read_plan(attempt)[0]
@@ -266,7 +267,7 @@ class RunRecord(RunStore):
 
     @property
     def unreadable(self) -> str:
-        """Why the plan on record cannot be read; empty where it can, or where no attempt was started."""
+        """Reason why the plan on record cannot be read; empty where it can, or where no attempt was started."""
         current = self.journal.current
         own = current and current.claim.why != "takeover"
         return self._read_plan(current.number)[1] if current and own else ""
@@ -308,7 +309,7 @@ class RunRecord(RunStore):
         return f"{state}, {end.at} {end.state}" if end else state
 
     def touched_at(self) -> float:
-        """When the newest thing was recorded, in seconds since 1970: reading may write the events."""
+        """Return when the newest thing was recorded, in seconds since 1970: reading may write the events."""
         self.settle()
         times = [0.0]
         for file in (*self.folder.glob("*.json*"), *self.folder.glob(f"{LINES}/*.jsonl*")):
@@ -317,7 +318,7 @@ class RunRecord(RunStore):
         return max(times)
 
     def ended_at(self) -> float:
-        """When the outcome was recorded, in seconds since 1970; 0 if there is none."""
+        """Return when the outcome was recorded, in seconds since 1970; 0 if there is none."""
         end = self.journal.end
         return end.at if end else 0.0
 
@@ -354,7 +355,7 @@ class RunRecord(RunStore):
         return self.journal.stop is not None
 
     def was_stopped(self, attempt: int) -> bool:
-        """Whether this attempt was stopped from here: containers still running were on an unreachable node."""
+        """Return whether this attempt was stopped from here: containers still running were on an unreachable node."""
         journal = self.journal  # another controller may have begun a newer attempt since
         current = journal.current
         return bool(journal.stop and journal.end and current and attempt <= current.number)
@@ -393,7 +394,8 @@ def record_of(wanted: str | None) -> RunRecord:
 
 
 def records_meant(wanted: str | None) -> list[RunRecord]:
-    """Records of the runs that `wanted` may mean, newest first; of the newest run where it is None or empty."""
+    """Return the records of the runs that `wanted` may name, newest first; that of the newest run if it is None or
+    empty."""
     known = [one.run_id for one in known_records()]
     return [RunRecord(one) for one in (matching(wanted, known) if wanted else known[:1])]
 

@@ -28,7 +28,7 @@ from orchestrator.store.segments import (
 from orchestrator.store.tail import Tail
 
 READER_WAIT_S = 1.0
-"""For the lock of the lines, which a writer holds for milliseconds."""
+"""Seconds for the lock of the lines, which a writer holds for milliseconds."""
 
 
 class RunStore:
@@ -84,7 +84,7 @@ class RunStore:
         return end_of(segments_in(self.folder / FOLDER, stem_of(node, container)))[1]
 
     def ends(self) -> Ends:
-        """Where the lines of each container end now."""
+        """Return where the lines of each container end now."""
         return ends_of(self._segments())
 
     def as_of(self, ends: Ends) -> RunStore:

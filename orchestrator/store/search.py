@@ -1,4 +1,4 @@
-"""Which lines of a segment may be wanted, found in its bytes: decoding a line takes ten times as long."""
+"""Search for wanted lines in the bytes of a segment: decoding a line takes ten times as long."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Needles:
 
     texts: tuple[bytes, ...] = ()
     near: Callable[[bytes], bool] | None = None
-    """Whether these lines, in lower case, may have a wanted one. Indented lines continue the one before them, which
+    """True if these lines, in lower case, may have a wanted one. Indented lines continue the one before them, which
     may be the last of the segment before theirs."""
 
     def excludes(self, content: bytes, before: Callable[[], bytes]) -> bool:
-        """Whether no line of a segment is wanted; `before` gives the content of the segment before it."""
+        """Return whether no line of a segment is wanted; `before` gives the content of the segment before it."""
         if not self.texts and self.near is None:
             return False
         lowered = content.lower()

@@ -15,7 +15,7 @@ from orchestrator.store.run_record import RunRecord
 from orchestrator.store.search import words as words_of
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
-"""As the times of log lines: these compare as texts."""
+"""Format of the times of log lines, which compare as texts."""
 
 
 def search_runs(

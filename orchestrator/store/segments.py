@@ -24,7 +24,7 @@ from orchestrator.specs.run import short_id
 from orchestrator.specs.run_events import RunLine
 
 FOLDER = "lines"
-"""In the folder of a run."""
+"""Folder within that of a run."""
 SEGMENT_BYTES = 1024 * 1024
 """Bytes of lines from which a segment is full: a reader has one of each container in memory."""
 LONGEST = 8 * 1024 * 1024
@@ -114,7 +114,7 @@ class Segment:
 
 
 Ends = Mapping[str, tuple[int, int]]
-"""Where the lines of each container end: number of the segment, and bytes of it."""
+"""End of the lines of each container: number of the segment, and bytes of it."""
 
 
 def ends_of(segments: Iterable[Segment]) -> Ends:

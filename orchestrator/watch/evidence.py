@@ -69,12 +69,12 @@ def evidence_lines(record: RunRecord, plan: Plan | None) -> tuple[RunLine, ...]:
         part.node: frozenset(range(part.first_rank, part.first_rank + part.nproc_per_node))
         for part in (plan.nodes if plan else ())
     }
-    kept: dict[RunLine, None] = {}
+    lines: dict[RunLine, None] = {}
     for name in record.names:
         newest = list(_newest(record.newest(name), ranks.get(name, frozenset())))
-        kept |= dict.fromkeys(reversed(newest))
-    kept |= dict.fromkeys(event_lines(record))
-    return tuple(sorted(kept, key=_order))
+        lines |= dict.fromkeys(reversed(newest))
+    lines |= dict.fromkeys(event_lines(record))
+    return tuple(sorted(lines, key=_order))
 
 
 def event_lines(record: RunRecord) -> list[RunLine]:

@@ -36,7 +36,7 @@ class HealthLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """Whether anything is wrong."""
+    """Health of the fleet in a word."""
 
     severity: Severity
     lines: tuple[HealthLine, ...] = ()
@@ -52,7 +52,7 @@ class FleetView:
     at: float
     """Seconds since 1970, by this computer's clock."""
     looked: bool
-    """Whether the nodes have been asked for runs."""
+    """True if the nodes have been asked for runs."""
     run: RunView | None
     nodes: tuple[NodeView, ...]
     """The nodes that are watched, in order."""

@@ -53,8 +53,8 @@ class FollowLines:
 
 
 def _is_over(one: Condition, state: RunState, phase: Phase, *, is_same: bool) -> bool:
-    """Whether a condition that is no longer there has really ended. `is_same`: the ranks are still those that had it;
-    of new ones nothing was reported yet."""
+    """Return whether a condition that is no longer there has really ended. `is_same`: the ranks are still those that
+    had it; of new ones nothing was reported yet."""
     if one.code == Code.NODE_SILENT:
         return phase.is_active and any(one.node == node.name and node.silent_since is None for node in state.members)
     if one.code == Code.LINES_NOT_STORED:

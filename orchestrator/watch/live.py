@@ -114,6 +114,6 @@ class LiveState:
 
     @property
     def settled(self) -> bool:
-        """Whether the nodes were asked for runs, and each has answered or is known not to."""
+        """True if the nodes were asked for runs, and each has answered or is known not to."""
         nodes = [self._node(name) for name in self._names]
         return self._looked and all(node.usage or node.silent_since is not None for node in nodes)

@@ -61,7 +61,7 @@ def report_html(reports: Sequence[RunReport], *, made_at: str, version: str) -> 
 
 
 def report_script() -> str:
-    """The modules as one script: what loads nothing cannot import."""
+    """Join the modules to one script: a page that loads nothing cannot import."""
     modules = "".join(_text(ASSETS / name) for name in MODULES)
     return '"use strict";\n{\n' + re.sub(r"^import .*\n|^export ", "", modules, flags=re.MULTILINE) + "}\n"
 

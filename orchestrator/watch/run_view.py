@@ -43,7 +43,7 @@ def run_view(report: RunReport, points: int = POINTS) -> dict[str, Any]:
 
 
 def cause_view(story: Postmortem) -> dict[str, Any]:
-    """Why a run ended, as `orch why` explains it."""
+    """Show why a run ended, as `orch why` explains it."""
     words = {"headline": "", "owner": ""}
     if failure := story.failure:
         words = {"headline": headline(failure), "owner": OWNERS.get(failure.cause.owner, "") if failure.cause else ""}
@@ -70,12 +70,12 @@ def curve_view(curve: Curve, points: int) -> dict[str, Any]:
 
 def only(view: Mapping[str, Any], groups: Sequence[str], names: Sequence[str], points: int) -> dict[str, Any]:
     """The run with its curves of these groups and names alone, each with at most so many points."""
-    kept = [
+    selected = [
         one for one in view.get("curves", ())
         if (not groups or one["group"] in groups) and (not names or one["name"] in names)
     ]  # fmt: skip
-    most = max(FEWEST_POINTS, min(POINTS, points // max(1, len(kept))))
-    return {**view, "curves": [_thinned(one, most) for one in kept], "figures": sorted(_figures(view))}
+    most = max(FEWEST_POINTS, min(POINTS, points // max(1, len(selected))))
+    return {**view, "curves": [_thinned(one, most) for one in selected], "figures": sorted(_figures(view))}
 
 
 def _figures(view: Mapping[str, Any]) -> set[str]:

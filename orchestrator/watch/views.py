@@ -25,7 +25,7 @@ SLOW = {
     Code.THROTTLED: "throttled",
     Code.SWAPPING: "swapping",
 }
-"""Why the others wait for a node, in a word."""
+"""Reason why the others wait for a node, in a word."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class NodeView:
     answered_s: float | None = None
     """Seconds since its newest answer; None: there was none yet."""
     problem: str = ""
-    """Why it is silent, or how its container ended."""
+    """Reason why it is silent, or how its container ended."""
     slow: str = ""
-    """Why the others wait for it: compute, data, link, throttled, swapping."""
+    """Reason why the others wait for it: compute, data, link, throttled, swapping."""
     usage: ResourceUsage | None = None
     """The newest sample; that of a silent node is old."""
     usage_age_s: float | None = None
@@ -116,7 +116,7 @@ def _problem(node: NodeState) -> str:
 
 
 def has_failed(facts: ContainerFacts) -> bool:
-    """Whether a container has failed: one that was asked to stop, and did, has not."""
+    """Return whether a container has failed: one that was asked to stop, and did, has not."""
     return facts.state is State.FAILED and facts.exit_code != STOPPED_CODE
 
 
@@ -164,19 +164,19 @@ class RunView:
     conditions: tuple[ConditionView, ...]
     """The most severe first."""
     reason: str = ""
-    """Why it ended, as recorded, or as its coordinator reports it."""
+    """Reason why it ended, as recorded, or as its coordinator reports it."""
     is_on_nodes: bool = True
-    """Whether nodes show it; otherwise all is from the record on this computer."""
+    """True if nodes show it; otherwise all is from the record on this computer."""
     last_at: float | None = None
-    """When its newest line was written, in seconds since 1970."""
+    """Time when its newest line was written, in seconds since 1970."""
     attempt: int | None = None
     command: str = ""
     user: str = ""
     started_at: str = ""
     restarts: int = 0
     progress: RunProgress
-    """Without a remaining time, too, while a node is silent; with a last line where it says more than steps do: before
-    the first, and while none comes."""
+    """Progress without a remaining time, too, while a node is silent; with a last line where it says more than steps
+    do: before the first, and while none comes."""
     output: str = ""
     """Progress read from the output, in words, where the program's own events report none."""
     nodes: tuple[NodeView, ...]

@@ -69,7 +69,8 @@ def end_words(phase: Phase, reason: str, run_id: str) -> ConditionWords | None:
 
 
 def is_part_of_end(code: str, phase: Phase) -> bool:
-    """Whether the end of the run says it already: that a run has failed is one fact, however many containers it had."""
+    """Return whether the end of the run says it already: that a run has failed is one fact, however many containers it
+    had."""
     return code == Code.CONTAINER_FAILED and phase is Phase.FAILED
 
 

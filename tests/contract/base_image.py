@@ -13,7 +13,7 @@ from orchestrator.nodes.interface import Engine
 
 IMAGE = "orch-contract:busybox"
 LABEL = "orch-contract.test"
-"""On every container that is made of it."""
+"""Label of every container that is made of it."""
 PROGRAMS = ("cat", "grep", "head", "id", "printf", "ps", "pwd", "sh", "sleep", "test", "touch", "tr", "true", "yes")
 
 

@@ -14,11 +14,11 @@ from orchestrator.specs.errors import ConflictError, DeadlineError
 from orchestrator.specs.run import State
 
 FOR_EVER = "sleep 200"
-"""In a command: it lasts longer than a test may take."""
+"""Command that lasts longer than a test may take."""
 
 
 def play(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
-    """What a machine would answer."""
+    """Answer as a machine would."""
     if FOR_EVER in " ".join(argv):
         raise DeadlineError(f"{argv[0]} had not ended after {timeout_s:.0f} s", node="alpha")
     try:
@@ -29,7 +29,8 @@ def play(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
 
 
 class PlayedEngine(FakeEngine):
-    """A fake whose containers run their command when they are started; one that sleeps goes on until it is stopped."""
+    """A fake whose containers run their command when they are started; one that sleeps continues until it is
+    stopped."""
 
     def __init__(self, node: str) -> None:
         super().__init__(node, programs=lambda spec: play(spec.command, b"", 60))

@@ -28,7 +28,7 @@ PORTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Where it listens, who it is, and the key that it lets in."""
+    """Address, host key, and accepted key of a server."""
 
     port: int
     host_key: KeyPair

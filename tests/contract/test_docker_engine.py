@@ -1,4 +1,4 @@
-"""What is Docker's own: how far a container is confined, and streams that are silent for long."""
+"""Behavior of Docker alone: how far a container is confined, and streams that are silent for long."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def ask(docker_engine: Engine) -> Ask:
-    """What a script says inside a container."""
+    """Function that runs a script inside a container."""
 
-    def said(script: str, **other: object) -> str:
+    def message(script: str, **other: object) -> str:
         done = docker_engine.run_once(spec(script, **other))
         return f"{done.stdout}{done.stderr}".strip()
 
-    return said
+    return message
 
 
 def test_a_secret_is_a_file_for_its_user_alone_and_stands_nowhere_else(docker_engine: Engine) -> None:
@@ -60,7 +60,7 @@ def test_a_secret_is_a_file_for_its_user_alone_and_stands_nowhere_else(docker_en
     place_secrets(node, replace(part, container=container), {"HF_TOKEN": b"hush-hush\n"})
     try:
         id = docker_engine.create(container)
-        told = json.dumps(docker.APIClient(version="auto").inspect_container(id))
+        data = json.dumps(docker.APIClient(version="auto").inspect_container(id))
         docker_engine.remove(id)
         done = docker_engine.run_once(container)
     finally:
@@ -68,7 +68,7 @@ def test_a_secret_is_a_file_for_its_user_alone_and_stands_nowhere_else(docker_en
     value, listed = done.stdout.splitlines()
     assert (value, listed.split()[0]) == ("hush-hush", "-r--------")
     assert "Read-only file system" in done.stderr
-    assert "hush-hush" not in told
+    assert "hush-hush" not in data
     assert not Path(folder).parent.exists()
 
 

@@ -1,4 +1,4 @@
-"""What every `Engine` promises: docker here, docker over ssh, processes, and the fake."""
+"""Contract of every `Engine`: docker here, docker over ssh, processes, and the fake."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_short_command_leaves_nothing(engine: Engine) -> None:
     assert engine.containers({LABEL: ""}) == []
 
 
-def test_a_short_command_that_goes_on_is_given_up(engine: Engine) -> None:
+def test_a_short_command_that_does_not_end_is_given_up(engine: Engine) -> None:
     with pytest.raises(DeadlineError, match="sh had not ended"):
         engine.run_once(spec("sleep 200"), timeout_s=1)
     assert engine.containers({LABEL: ""}) == []

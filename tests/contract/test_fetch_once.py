@@ -1,4 +1,4 @@
-"""A download on one node, and its copies on the others: continued, compared, and complete or found by nobody."""
+"""A download on one node, and its copies on the others: continued, compared, and complete or not found."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         with answering_by(person if terminal else None), writing_by(lambda question: left.pop(0)):
             code = main(["init", *words])
         assert not left, left
-        said = capsys.readouterr()
-        return code, said.out + said.err + "\n".join(questions)
+        output = capsys.readouterr()
+        return code, output.out + output.err + "\n".join(questions)
 
     return run
 
@@ -124,36 +124,38 @@ def machines(*all_of_them: Machine) -> Iterator[list[str]]:
 def test_from_a_password_to_an_inventory_and_again(init: Init, tmp_path: Path) -> None:
     first, second = Machine(), Machine()
     with machines(first, second) as words:
-        code, said = init(*words, typed=(RIGHT,))
-        assert code == 0, said
+        code, output = init(*words, typed=(RIGHT,))
+        assert code == 0, output
         public = (tmp_path / ".ssh/id_ed25519.pub").read_text().strip()
         assert (first.keys, second.keys) == ([public], [public])
-        assert said.count("and copy its public key to these 2 machines?") == said.count("Are these their keys?") == 1
-        assert f"without your key: node1 ({words[0]}), node2 ({words[1]})\n" in said
-        assert "Copy your public key" not in said  # the same question offers the new one
-        shown = [line.split() for line in said.splitlines() if "SHA256:" in line]
+        assert (
+            output.count("and copy its public key to these 2 machines?") == output.count("Are these their keys?") == 1
+        )
+        assert f"without your key: node1 ({words[0]}), node2 ({words[1]})\n" in output
+        assert "Copy your public key" not in output  # the same question offers the new one
+        shown = [line.split() for line in output.splitlines() if "SHA256:" in line]
         assert [line[0] for line in shown] == ["node1", "node2"]
         assert {line[-1] for line in shown} == {HOST_KEY.fingerprint}
-        assert "wrote inventory.yaml: 2 nodes" in said
-        assert RIGHT not in said + "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
-        assert "next: orch doctor" in said  # nothing but authorized_keys is served there
-        code, said = init(*words)
-        assert code == 0, said
-        assert "host key known already: node1, node2" in said
-        assert "your key is accepted already: node1, node2" in said
-        assert "inventory.yaml is up to date" in said
-        assert "public key to" not in said
+        assert "wrote inventory.yaml: 2 nodes" in output
+        assert RIGHT not in output + "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+        assert "next: orch doctor" in output  # nothing but authorized_keys is served there
+        code, output = init(*words)
+        assert code == 0, output
+        assert "host key known already: node1, node2" in output
+        assert "your key is accepted already: node1, node2" in output
+        assert "inventory.yaml is up to date" in output
+        assert "public key to" not in output
     assert (len(first.keys), len(second.keys)) == (1, 1)
 
 
 def test_a_stranger_is_named_and_left_out_after_three_passwords(init: Init, tmp_path: Path) -> None:
     mine, stranger = Machine(), Machine("other")
     with machines(mine, stranger) as words:
-        code, said = init(*words, typed=(RIGHT, "a", "b"))
-    assert code == 5, said
-    assert "node2: the password of the last machine is refused" in said
-    assert "refused 3 passwords; nothing was changed there" in said
-    assert "Leave out node2 and write the others?" in said
+        code, output = init(*words, typed=(RIGHT, "a", "b"))
+    assert code == 5, output
+    assert "node2: the password of the last machine is refused" in output
+    assert "refused 3 passwords; nothing was changed there" in output
+    assert "Leave out node2 and write the others?" in output
     assert stranger.keys == []
     assert "node2" not in (tmp_path / "inventory.yaml").read_text()
 
@@ -161,11 +163,11 @@ def test_a_stranger_is_named_and_left_out_after_three_passwords(init: Init, tmp_
 def test_one_question_can_be_answered_for_each_machine(init: Init) -> None:
     first, second, third = Machine(), Machine(), Machine()
     with machines(first, second, third) as words:
-        code, said = init(*words, typed=(RIGHT,), answers={"Are these": "!node3", "copy its": "node1"})
-        assert code == 5, said
-        assert "not accepted: node3" in said
-        assert "node2: left as it is" in said
-        assert "Leave out node2, node3 and write the others?" in said
+        code, output = init(*words, typed=(RIGHT,), answers={"Are these": "!node3", "copy its": "node1"})
+        assert code == 5, output
+        assert "not accepted: node3" in output
+        assert "node2: left as it is" in output
+        assert "Leave out node2, node3 and write the others?" in output
         assert [len(one.keys) for one in (first, second, third)] == [1, 0, 0]
         assert [len(one.tries) for one in (first, second, third)] == [1, 0, 0]
 
@@ -173,8 +175,8 @@ def test_one_question_can_be_answered_for_each_machine(init: Init) -> None:
 def test_a_machine_with_another_password_is_asked_about_on_its_own(init: Init) -> None:
     first, second, third = Machine(), Machine("its own"), Machine("its own")
     with machines(first, second, third) as words:
-        code, said = init(*words, typed=(RIGHT, "its own"))
-    assert code == 0, said
+        code, output = init(*words, typed=(RIGHT, "its own"))
+    assert code == 0, output
     assert [one.tries for one in (first, second, third)] == [[RIGHT], [RIGHT, "its own"], ["its own"]]
 
 
@@ -187,13 +189,13 @@ def test_a_machine_that_was_found_gets_no_password_of_another(
         looking = "orchestrator.fleet.readiness.find_machines.find_machines"
         monkeypatch.setattr(looking, lambda _network: (place,))
         scan = (words[0], "--scan", "127.0.0.0/30", "--user", "ana")
-        code, said = init(*scan, typed=(RIGHT, "a", "b", "c"))
-        assert (code, mine.tries, stranger.tries) == (5, [RIGHT], ["a", "b", "c"]), said
-        assert "asked for each, as they were not typed here and their host keys are new: node2\n" in said
+        code, output = init(*scan, typed=(RIGHT, "a", "b", "c"))
+        assert (code, mine.tries, stranger.tries) == (5, [RIGHT], ["a", "b", "c"]), output
+        assert "asked for each, as they were not typed here and their host keys are new: node2\n" in output
         mine.keys.clear()
         stranger.tries.clear()
-        code, said = init(*scan, "--force", typed=(RIGHT, "b", "c"))  # its key is known now: the user has accepted it
-        assert (code, stranger.tries) == (5, [RIGHT, "b", "c"]), said
+        code, output = init(*scan, "--force", typed=(RIGHT, "b", "c"))  # its key is known now: the user has accepted it
+        assert (code, stranger.tries) == (5, [RIGHT, "b", "c"]), output
 
 
 def test_nor_does_one_that_announces_itself(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +204,8 @@ def test_nor_does_one_that_announces_itself(init: Init, monkeypatch: pytest.Monk
         found = {word.removeprefix("ana@"): "here" for word in words}
         announced = "orchestrator.fleet.readiness.find_machines.announced_machines"
         monkeypatch.setattr(announced, lambda: found)
-        code, said = init("--user", "ana", typed=(RIGHT, RIGHT))
-    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), said
+        code, output = init("--user", "ana", typed=(RIGHT, RIGHT))
+    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), output
 
 
 def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: Init, tmp_path: Path) -> None:
@@ -212,15 +214,15 @@ def test_the_machines_of_an_inventory_get_the_key_and_it_is_left_as_it_is(init: 
         ports = [word.rpartition(":")[2] for word in words]
         hosts = "".join(f"n{port} ansible_host={ADDRESS} ansible_port={port} ansible_user=ana\n" for port in ports)
         (tmp_path / "hosts.ini").write_text(f"[lab]\n{hosts}")
-        code, said = init("-i", "hosts.ini", "--ask-each", typed=(RIGHT, "a", "b", "c"))
-        assert code == 5, said
+        code, output = init("-i", "hosts.ini", "--ask-each", typed=(RIGHT, "a", "b", "c"))
+        assert code == 5, output
         assert second.tries == ["a", "b", "c"]
-        assert f"without your key: n{ports[1]}; hosts.ini was left as it is" in said
-        assert f"next: orch doctor -i hosts.ini -n n{ports[0]}" in said
+        assert f"without your key: n{ports[1]}; hosts.ini was left as it is" in output
+        assert f"next: orch doctor -i hosts.ini -n n{ports[0]}" in output
         assert not (tmp_path / "inventory.yaml").exists()
         second.accepted = RIGHT
-        code, said = init("-i", "hosts.ini", typed=(RIGHT,))
-        assert (code, len(first.keys), len(second.keys)) == (0, 1, 1), said
+        code, output = init("-i", "hosts.ini", typed=(RIGHT,))
+        assert (code, len(first.keys), len(second.keys)) == (0, 1, 1), output
         assert init("-i", "hosts.ini", "10.0.0.1")[0] == 2
 
 
@@ -237,19 +239,21 @@ def test_machines_of_a_file_share_a_password_once_all_of_them_were_seen(init: In
     first, second, third = Machine(), Machine(), Machine()
     with machines(first, second, third) as words:
         hosts(words)
-        code, said = init("-i", "hosts.ini", typed=(RIGHT,), answers={"with one password": "n0,n2"})
-        assert (code, [len(one.tries) for one in (first, second, third)]) == (5, [1, 0, 1]), said
+        code, output = init("-i", "hosts.ini", typed=(RIGHT,), answers={"with one password": "n0,n2"})
+        assert (code, [len(one.tries) for one in (first, second, third)]) == (5, [1, 0, 1]), output
 
 
 def test_the_list_of_those_machines_names_their_addresses(init: Init) -> None:
     first, second = Machine(), Machine()
     with machines(first, second) as words:
         hosts(words)
-        code, said = init("-i", "hosts.ini", typed=(RIGHT,))
-    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), said
-    assert f"without your key: n0 ({words[0]}), n1 ({words[1]})\n" in said
-    assert "their host keys are new: each of them gets the password that you type (--ask-each: one for each)\n" in said
-    assert "to these 2 machines, with one password? [n]" in said
+        code, output = init("-i", "hosts.ini", typed=(RIGHT,))
+    assert (code, first.tries, second.tries) == (0, [RIGHT], [RIGHT]), output
+    assert f"without your key: n0 ({words[0]}), n1 ({words[1]})\n" in output
+    assert (
+        "their host keys are new: each of them gets the password that you type (--ask-each: one for each)\n" in output
+    )
+    assert "to these 2 machines, with one password? [n]" in output
 
 
 @pytest.mark.parametrize(("address", "shares"), [("192.168.1.11", True), ("10.0.0.1", True), ("8.8.8.8", False)])
@@ -266,9 +270,9 @@ def test_a_changed_key_leads_back_to_this_command(init: Init, tmp_path: Path) ->
         other = paramiko.ECDSAKey.generate()
         line = f"[{ADDRESS}]:{port} {other.get_name()} {other.get_base64()}\n"
         (tmp_path / "config/orch/known_hosts").write_text(line)
-        code, said = init(*words)
+        code, output = init(*words)
     assert code == 4
-    assert f"-R '[{ADDRESS}]:{port}'; then: this command\n" in said
+    assert f"-R '[{ADDRESS}]:{port}'; then: this command\n" in output
 
 
 def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path) -> None:
@@ -280,14 +284,14 @@ def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path)
             f"  IdentityFile {hop.identity}\nHost far\n  HostName {ADDRESS}\n  Port {word.rpartition(':')[2]}\n"
             f"  User ana\n  IdentityFile {hop.identity}\n  ProxyJump hop\n"
         )
-        code, said = init("far", refusing="Is that its key?")
-        assert (code, behind.tries) == (4, []), said
-        assert f"far: it is reached through {ADDRESS}:{hop.port}, which does not let your key in" in said
-        code, said = init("far", typed=(RIGHT,))
-        assert code == 0, said
-        assert said.count("Is that its key?") == 2
-        assert "jump hosts on the way, which get your key first: hop\n" in said
-        assert said.index("your key is accepted already: hop") < said.index("key copied, and accepted: far")
+        code, output = init("far", refusing="Is that its key?")
+        assert (code, behind.tries) == (4, []), output
+        assert f"far: it is reached through {ADDRESS}:{hop.port}, which does not let your key in" in output
+        code, output = init("far", typed=(RIGHT,))
+        assert code == 0, output
+        assert output.count("Is that its key?") == 2
+        assert "jump hosts on the way, which get your key first: hop\n" in output
+        assert output.index("your key is accepted already: hop") < output.index("key copied, and accepted: far")
     assert len(behind.keys) == 1
     assert "hop" not in (tmp_path / "inventory.yaml").read_text()
 
@@ -295,12 +299,12 @@ def test_jump_hosts_come_first_and_need_not_be_named(init: Init, tmp_path: Path)
 def test_nothing_is_written_where_no_machine_is_left(init: Init, tmp_path: Path) -> None:
     stranger = Machine("other")
     with machines(stranger) as words, serving(saying(b"HTTP/1.1 400\r\n")) as web:
-        code, said = init(
+        code, output = init(
             *words, f"{ADDRESS}:{web}", f"{ADDRESS}:{free_port()}", "--user", "ana", typed=("a", "b", "c")
         )
-    assert code == 4, said
+    assert code == 4, output
     assert stranger.tries == ["a", "b", "c"]
-    assert "answers, and not as an SSH server does" in said
+    assert "answers, and not as an SSH server does" in output
     assert not (tmp_path / "inventory.yaml").exists()
 
 
@@ -308,19 +312,19 @@ def test_nothing_is_written_where_no_machine_is_left(init: Init, tmp_path: Path)
 def test_nothing_is_done_without_consent(init: Init, tmp_path: Path, refusing: str) -> None:
     machine = Machine()
     with machines(machine) as words:
-        code, said = init(*words, refusing=refusing)
-    assert code == 4, said
+        code, output = init(*words, refusing=refusing)
+    assert code == 4, output
     assert (machine.keys, machine.tries) == ([], [])
     assert not (tmp_path / "inventory.yaml").exists()
     assert not (tmp_path / ".ssh").exists()
 
 
 def test_this_computer_alone_needs_neither_ssh_nor_a_key(init: Init, tmp_path: Path) -> None:
-    code, said = init("--local", "--yes", terminal=False)
-    assert code == 0, said
+    code, output = init("--local", "--yes", terminal=False)
+    assert code == 0, output
     (node,) = load_inventory(tmp_path / "inventory.yaml").inventory.nodes
     assert (node.name, node.address, node.connection) == ("here", "127.0.0.1", "local")
-    assert "next: orch " in said
+    assert "next: orch " in output
     assert not (tmp_path / ".ssh").exists()
     for words in (["10.0.0.1"], ["--scan", "10.0.0.0/30"], ["--user", "ana"]):
         assert init("--local", *words)[0] == 2
@@ -342,9 +346,9 @@ def test_without_a_terminal_nothing_is_tried(init: Init, tmp_path: Path) -> None
     with machines(machine) as words:
         assert init(*words, terminal=False)[0] == 2
         assert machine.tries == []
-        code, said = init(*words, "--yes", terminal=False)
+        code, output = init(*words, "--yes", terminal=False)
     assert code == 4
-    assert "ssh-copy-id" in said
+    assert "ssh-copy-id" in output
     assert machine.tries == []
 
 
@@ -352,8 +356,8 @@ def test_without_a_terminal_nothing_is_tried(init: Init, tmp_path: Path) -> None
     "word", ["a b;c", "-oProxyCommand=x", "10.0.0.1:99999999", "fe80::1", "1.2.3.400", "node[3-1]"]
 )
 def test_words_that_are_no_machine(init: Init, word: str) -> None:
-    code, said = init("--user", "ana", "--", word)
-    assert code in (2, 3), said
+    code, output = init("--user", "ana", "--", word)
+    assert code in (2, 3), output
 
 
 def test_the_key_is_appended_once_with_the_right_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,9 +410,9 @@ def test_machines_that_announce_ssh_are_offered(init: Init, tmp_path: Path, monk
     assert announced_machines() == {"192.168.1.11": "alpha.local", "192.168.1.12:2222": "beta.local"}
     machine = Machine()
     with machines(machine) as words:
-        code, said = init(typed=(words[0], RIGHT), refusing="Use them?")
-    assert "announced by mDNS: 192.168.1.11 (alpha.local), 192.168.1.12:2222 (beta.local)" in said
-    assert (code, len(machine.keys)) == (0, 1), said
+        code, output = init(typed=(words[0], RIGHT), refusing="Use them?")
+    assert "announced by mDNS: 192.168.1.11 (alpha.local), 192.168.1.12:2222 (beta.local)" in output
+    assert (code, len(machine.keys)) == (0, 1), output
 
 
 @pytest.mark.parametrize(
@@ -421,9 +425,9 @@ def test_without_an_answer_by_mdns_the_addresses_are_asked_for(
     avahi(tmp_path, monkeypatch, script)
     machine = Machine()
     with machines(machine) as words:
-        code, said = init(typed=(words[0], RIGHT))
-    assert (code, len(machine.keys)) == (0, 1), said
-    assert "Use them?" not in said
+        code, output = init(typed=(words[0], RIGHT))
+    assert (code, len(machine.keys)) == (0, 1), output
+    assert "Use them?" not in output
 
 
 @pytest.mark.parametrize("text", ["8.8.8.0/24", "10.0.0.0/8", "fe80::/64", "x"])

@@ -1,4 +1,4 @@
-"""What every `Node` promises, whatever connects it."""
+"""Contract of every `Node`, whatever connects it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_command_gets_these_very_words(node: Node) -> None:
     assert answer.node == "alpha"
 
 
-def test_stdout_stderr_and_exit_code_are_kept_apart(node: Node) -> None:
+def test_stdout_stderr_and_exit_code_stay_separate(node: Node) -> None:
     answer = node.run(["sh", "-c", "echo out; echo err >&2; exit 3"])
     assert (answer.exit_code, answer.stdout, answer.stderr) == (3, "out\n", "err\n")
 

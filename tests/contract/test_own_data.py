@@ -56,8 +56,8 @@ def project(proj: Path, node: str) -> Path:
 
 def test_a_script_reads_its_data_and_nothing_is_copied_twice(proj: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(launch_words("--data", "./data", "--data", "../mydata")) == 0, capsys.readouterr().err
-    said = capsys.readouterr()
-    assert "left out: data" in said.err
+    output = capsys.readouterr()
+    assert "left out: data" in output.err
     for node in ("alpha", "beta"):
         (run,) = project(proj, node).glob("runs/*")
         assert (run / f"out-{node}.txt").is_file()
@@ -99,7 +99,7 @@ def test_data_is_listed_and_removed_unless_a_run_reads_it(proj: Path, capsys: py
 
 
 def flip(file: Path, at: int) -> None:
-    """Flip a bit on a disk: nobody is asked, and no time changes."""
+    """Flip a bit on a disk, without changing a time."""
     times, mode = file.stat(), file.stat().st_mode
     file.chmod(0o600)
     with file.open("r+b") as content:
@@ -165,7 +165,7 @@ def test_a_flipped_bit_is_named_while_a_run_reads_it_and_replaced_before_the_nex
 def test_the_doctor_reads_all_data_and_has_damaged_files_sent_again(
     proj: Path, capsys: pytest.CaptureFixture[str], *, is_changed_here: bool
 ) -> None:
-    """From the folder of the launch; from the other node where that has changed since."""
+    """Damaged files come from the folder of the launch; from the other node where that has changed since."""
     assert main(launch_words("--data", "./data", "--data", "../mydata")) == 0, capsys.readouterr().err
     flip(held_file(proj, "beta"), 1)
     if is_changed_here:

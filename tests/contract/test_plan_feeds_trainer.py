@@ -1,4 +1,5 @@
-"""What the plan writes, the trainer reads; what the trainer says, the orchestrator understands."""
+"""Contract of both sides: the trainer reads what the plan writes, the orchestrator understands what the trainer
+prints."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def parts(command: tuple[str, ...], **changes: object) -> tuple[NodePlan, ...]:
 
 
 def trainer_words(part: NodePlan) -> list[str]:
-    """What torchrun hands to each rank."""
+    """Return the words that torchrun hands to each rank."""
     words = list(part.container.command)
     start = words.index("-m", words.index("torchrun"))
     assert words[start : start + 2] == ["-m", "trainer"]
@@ -183,22 +184,22 @@ def test_events_are_understood() -> None:
 def test_a_forecast_is_understood() -> None:
     """The trainer's own, of nodes of which one is left out."""
     nodes = [forecasts.node(rank, link=forecasts.GIGABIT / (10 if rank == 2 else 1)) for rank in range(3)]
-    told = choose_sync(forecasts.measured(nodes, samples_per_step=2000))
+    choice = choose_sync(forecasts.measured(nodes, samples_per_step=2000))
     out = io.StringIO()
     (first, *_) = parts(("gpt2",))
     events = Events(RankInfo.from_environ(rank_environment(first, 0, 5)), out, clock=lambda: 7.0)
-    events.emit(ForecastMade(forecast=forecast(told)))
+    events.emit(ForecastMade(forecast=forecast(choice)))
 
     event = decode_event(out.getvalue().rstrip())
 
     assert isinstance(event, ForecastMade)
     known = event.forecast
-    assert (known.chosen.sync, known.chosen.nodes) == (told.chosen.sync, ("alpha", "beta"))
+    assert (known.chosen.sync, known.chosen.nodes) == (choice.chosen.sync, ("alpha", "beta"))
     assert [(row.sync, row.nodes, row.step_s, row.per_s) for row in known.rows] == [
-        (row.sync, row.nodes, row.step_s, row.per_s) for row in told.rows
+        (row.sync, row.nodes, row.step_s, row.per_s) for row in choice.rows
     ]
-    assert known.warnings == told.warnings
-    assert [(left.node, left.why) for left in known.left_out] == [("gamma", told.left_out[0].why)]
+    assert known.warnings == choice.warnings
+    assert [(left.node, left.why) for left in known.left_out] == [("gamma", choice.left_out[0].why)]
     assert known.best_node == "alpha"
 
 
@@ -229,8 +230,8 @@ def test_torchrun_takes_the_plans_words_and_each_line_has_its_rank(tmp_path: Pat
     )
 
     assert ran.returncode == 0, ran.stderr
-    said = sorted(split_rank(line) for line in ran.stdout.splitlines() if "I am" in line)
-    assert said == [(0, "I am 0 of 2 0"), (1, "I am 1 of 2 0")]
+    output = sorted(split_rank(line) for line in ran.stdout.splitlines() if "I am" in line)
+    assert output == [(0, "I am 0 of 2 0"), (1, "I am 1 of 2 0")]
 
 
 def _action(parser: object, name: str) -> object:

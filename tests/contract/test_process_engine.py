@@ -1,4 +1,5 @@
-"""What is a process's own: it outlives its launcher, all it started dies with it, its paths are the machine's."""
+"""Behavior of processes alone: a process outlives its launcher, all it started dies with it, its paths are the
+machine's."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from orchestrator.specs.run import State
 from tests.contract.test_engine import spec, texts
 
 IN_ANOTHER_SESSION = "setsid sh -c 'echo asleep; sleep 60' & wait"
-"""As torchrun starts its ranks: out of reach of a signal to the group."""
+"""Command that starts a process as torchrun starts its ranks: out of reach of a signal to the group."""
 
 
 @pytest.fixture
@@ -60,8 +61,8 @@ def test_it_inherits_no_secret_and_keeps_none_in_its_files(
     container = engine.create(replace(plain, environment=asked))
     engine.start(container)
     assert texts(engine, container, follow=True) == ["token: , asked for: , harmless: hush-hush"]
-    kept = json.loads(files_of(container).launch.read_text())["environment"]
-    assert {name for name, value in kept.items() if value == "hush-hush"} == {"HARMLESS"}
+    saved = json.loads(files_of(container).launch.read_text())["environment"]
+    assert {name for name, value in saved.items() if value == "hush-hush"} == {"HARMLESS"}
     assert processes_folder().joinpath("alpha").stat().st_mode & 0o777 == 0o700
 
 

@@ -73,7 +73,7 @@ def test_podman_under_the_name_of_docker(programs: Path) -> None:
     assert asked().podman
 
 
-def test_proxies_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_reported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://ana:secret@proxy.example:3128")

@@ -165,7 +165,7 @@ def test_a_job_runs_a_task_on_each_of_its_nodes_and_leaves_the_queue(job: Job) -
 
 
 def test_the_code_of_a_step_is_the_highest_of_its_tasks(job: Job) -> None:
-    """And a task that fails ends no other one."""
+    """A task that fails ends no other one."""
     job.write("end.1", "7")
     job.begin().end()
     assert job.noted()[-1] == f"end {job.id}.0 7"
@@ -180,7 +180,7 @@ def test_a_signal_by_scancel_reaches_the_tasks_alone(job: Job) -> None:
 
 
 def test_a_signal_for_the_batch_script_reaches_it_alone(job: Job) -> None:
-    """As Slurm sends it before the time limit, by --signal=B:USR1@90."""
+    """Slurm sends it so before the time limit, by --signal=B:USR1@90."""
     job.begin().until_it_runs()
     assert job.scheduler.sh(f"scancel --batch --signal=USR1 {job.id}").returncode == 0
     until(lambda: "batch USR1" in job.read("batch.log"), "the signal")

@@ -1,4 +1,4 @@
-"""What is SSH's own: host keys, refused users, machines that are off, archives that mean harm."""
+"""Behavior of SSH alone: host keys, refused users, machines that are off, archives that mean harm."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_refused_user_key_says_how_to_bring_it(server: Server, tmp_path: Path)
     assert f"-p {server.port}" in error.hint
 
 
-def test_nobody_listening_is_named_at_once(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_port_is_named_at_once(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     error = refusal(SshNode(server.spec(port=port)))
     assert error.reach is Reach.REFUSED
@@ -127,7 +127,7 @@ def test_nobody_listening_is_named_at_once(server: Server, capfd: pytest.Capture
     assert capfd.readouterr().err == ""
 
 
-def test_a_port_where_nobody_speaks_ssh(server: Server) -> None:
+def test_a_port_without_ssh(server: Server) -> None:
     def greet(listening: socket.socket) -> None:
         with listening.accept()[0] as caller:
             caller.sendall(b"220 mail ready\r\n")
@@ -140,7 +140,7 @@ def test_a_port_where_nobody_speaks_ssh(server: Server) -> None:
 
 
 def test_a_name_that_leads_nowhere(server: Server) -> None:
-    assert refusal(SshNode(server.spec(address="nobody.invalid"))).reach is Reach.NO_ADDRESS
+    assert refusal(SshNode(server.spec(address="host.invalid"))).reach is Reach.NO_ADDRESS
 
 
 def test_a_machine_that_goes_away_is_named_without_a_traceback(

@@ -66,14 +66,14 @@ def test_an_alias_has_the_address_port_user_and_key_of_its_host(own: Server) -> 
 def test_include_and_match_are_followed(own: Server, tmp_path: Path) -> None:
     included = tmp_path / "included"
     included.write_text(f"Match originalhost lab1 exec true\n{reached(own)}")
-    configure(f"Include {included}\nHost *\n  Port 1\n  User nobody\n")
+    configure(f"Include {included}\nHost *\n  Port 1\n  User stranger\n")
     if shutil.which("ssh"):
         assert greets(ALIAS) == "hello"
 
 
 def test_the_inventory_wins(own: Server) -> None:
     configure(
-        f"Host lab1\n  HostName {ADDRESS}\n  Port 1\n  User nobody\n  IdentityFile /nowhere\n  ProxyJump nowhere\n"
+        f"Host lab1\n  HostName {ADDRESS}\n  Port 1\n  User stranger\n  IdentityFile /nowhere\n  ProxyJump nowhere\n"
     )
     given = {"port": own.port, "user": own.spec().user, "identity": str(own.identity)}
     with_jump = f"Host hop\n{reached(own)}"
@@ -104,7 +104,7 @@ def test_the_host_key_of_a_machine_behind_a_jump_host_is_shown_through_it(own: S
         assert greets(ALIAS) == "hello"
 
 
-def test_what_a_jump_host_met_is_told_of_the_jump_host(own: Server, tmp_path: Path) -> None:
+def test_an_error_of_a_jump_host_names_the_jump_host(own: Server, tmp_path: Path) -> None:
     before = open_transports()
     closed = free_port()
     target = f"  HostName {ADDRESS}\n  Port {closed}\n  User ana\n"
@@ -180,19 +180,19 @@ def test_the_first_jump_host_may_have_a_proxy_command(own: Server, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("sh -c 'echo log in first >&2; exit 3'", r"log in first \(exit code 3\)"),
         ("/nowhere/cloudflared access ssh", r"127\)"),
         ("echo this is no SSH server", "exit code 0"),
     ],
 )
-def test_a_proxy_command_that_fails_says_why(own: Server, command: str, said: str) -> None:
+def test_a_proxy_command_that_fails_says_why(own: Server, command: str, message: str) -> None:
     configure(f"Host lab1\n{reached(own, then=f'ProxyCommand {command}')}")
-    with pytest.raises(NodeUnreachableError, match=said) as raised:
+    with pytest.raises(NodeUnreachableError, match=message) as raised:
         SshNode(ALIAS).open()
     assert raised.value.reach is Reach.PROXY_COMMAND
-    with pytest.raises(NodeUnreachableError, match=said):
+    with pytest.raises(NodeUnreachableError, match=message):
         shown_key(ALIAS, timeout_s=5)
 
 
@@ -210,7 +210,7 @@ def test_no_value_reaches_the_shell_of_a_proxy_command_but_as_a_word() -> None:
             expanded("nc %h", {"h": value})
 
 
-def test_a_mistake_in_the_configuration_is_told_with_its_line(own: Server) -> None:
+def test_a_mistake_in_the_configuration_is_reported_with_its_line(own: Server) -> None:
     configure("Host lab1\n  Prot 22\n")
     with pytest.raises(NodeUnreachableError, match=r"line 2: Bad configuration option: prot"):
         SshNode(ALIAS).open()
@@ -243,8 +243,8 @@ def test_a_key_that_is_on_record_under_the_name_counts(own: Server) -> None:
     """ssh keeps a host's key under its name or HostKeyAlias; orch connects to the address."""
     configure(f"Host lab1\n{reached(own, then='HostKeyAlias the-lab')}")
     own_file = host_keys.own_file()
-    kept = own_file.read_text()
-    own_file.write_text(kept.replace(ADDRESS, "the-lab"))
+    saved = own_file.read_text()
+    own_file.write_text(saved.replace(ADDRESS, "the-lab"))
     assert greets(ALIAS) == "hello"
     own_file.write_text("")
     with pytest.raises(NodeUnreachableError, match="unknown host key"):

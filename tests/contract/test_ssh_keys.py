@@ -109,7 +109,7 @@ def test_a_locked_key_that_the_agent_holds_is_let_in(
 
 @pytest.mark.parametrize("kind", ["rsa", "ecdsa", "ed25519"])
 def test_a_key_of_any_kind_that_is_refused(own: Server, tmp_path: Path, kind: str) -> None:
-    """What the reader of another kind says of the key hides nothing."""
+    """The message of the reader for another kind hides nothing."""
     key = tmp_path / kind
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True)
     error = refusal(SshNode(own.spec(identity=str(key))))
@@ -117,7 +117,7 @@ def test_a_key_of_any_kind_that_is_refused(own: Server, tmp_path: Path, kind: st
     assert error.hint == f"ssh-copy-id -i {key}.pub {brought(own)}"
 
 
-def test_a_file_that_only_the_ssh_configuration_names_may_lack(own: Server) -> None:
+def test_a_file_that_only_the_ssh_configuration_names_may_be_missing(own: Server) -> None:
     at_home(own)
     Path("~/.ssh/config").expanduser().write_text("Host *\n  IdentityFile ~/.ssh/lost\n")
     node = SshNode(own.spec(identity=None))
@@ -139,8 +139,8 @@ def test_every_command_says_so(
     inventory.write_text(f"nodes:\n  alpha: {{address: {ADDRESS}, port: {own.port}, user: {own.spec().user}}}\n")
     with answering_by(None):
         assert main([*words, "-i", str(inventory)]) == 4
-    said = capsys.readouterr()
-    shown = " ".join((said.out + said.err).split())
+    output = capsys.readouterr()
+    shown = " ".join((output.out + output.err).split())
     assert "you have no SSH key to log in with" in shown
     assert f"ssh-keygen -t ed25519 && ssh-copy-id {brought(own)}" in shown
     assert "no answer" not in shown

@@ -1,4 +1,4 @@
-"""`orch trust` against servers of this test: a known machine, one that changed, and ports where nobody speaks SSH."""
+"""`orch trust` against servers of this test: a known machine, one that changed, and ports without SSH."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 def machine(*keys: paramiko.PKey) -> Callable[[socket.socket], None]:
-    """An SSH server with these host keys, which lets nobody in."""
+    """An SSH server with these host keys, which accepts no login."""
 
     def answer(connection: socket.socket) -> None:
         transport = paramiko.Transport(connection)
@@ -93,14 +93,14 @@ def recorded(port: int, key: paramiko.PKey) -> str:
 Trust = Callable[..., tuple[int, str]]
 
 
-def test_a_key_is_shown_with_where_to_compare_it_and_kept(trust: Trust) -> None:
+def test_a_key_is_shown_with_where_to_compare_it_and_saved(trust: Trust) -> None:
     with serving(machine(ECDSA)) as port:
-        code, said = trust(port, says=False)
+        code, output = trust(port, says=False)
         assert (code, known_keys(ADDRESS, port)) == (0, ())
         row = ["n0", f"{ADDRESS}:{port}", ECDSA.get_name(), ECDSA.fingerprint]
-        assert row in [line.split() for line in said.splitlines()]
+        assert row in [line.split() for line in output.splitlines()]
         shows = "compare with what this shows on the machine itself: ssh-keygen -lf /etc/ssh/ssh_host_ecdsa_key.pub\n"
-        assert shows in said
+        assert shows in output
         assert trust(port)[0] == 0
         assert known_keys(ADDRESS, port) == (ECDSA,)
         assert trust(port, says=None) == (0, "host key known already: n0\n")
@@ -115,11 +115,11 @@ def test_another_key_of_a_known_machine_is_refused_whatever_its_type(
         own.parent.mkdir(parents=True)
         for file in (user, own):
             file.write_text(recorded(port, ECDSA) + "\n")
-        code, said = trust(port, words=("--yes",))
+        code, output = trust(port, words=("--yes",))
         assert (code, known_keys(ADDRESS, port)) == (4, (ECDSA,))
-        assert f"CHANGED: it was {fingerprint(ECDSA)}, it now shows {fingerprint(shown)}" in said
+        assert f"CHANGED: it was {fingerprint(ECDSA)}, it now shows {fingerprint(shown)}" in output
         for file in (user, own):  # the line that fixes it names the file and the port
-            assert f"ssh-keygen -f {file} -R '[{ADDRESS}]:{port}'" in said
+            assert f"ssh-keygen -f {file} -R '[{ADDRESS}]:{port}'" in output
 
 
 def test_a_machine_with_several_keys_is_known_by_any(trust: Trust, tmp_path: Path) -> None:
@@ -133,25 +133,25 @@ def test_a_machine_with_several_keys_is_known_by_any(trust: Trust, tmp_path: Pat
 @pytest.mark.parametrize("words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\0" * 300, b"SSH-2.0-x\r\n"])
 def test_what_is_no_ssh_server_is_named_as_such(trust: Trust, words: bytes) -> None:
     with serving(saying(words)) as port:
-        code, said = trust(port, words=("--yes",))
+        code, output = trust(port, words=("--yes",))
     assert code == 4
-    assert f"error: n0: ana@{ADDRESS}:{port} answers, and not as an SSH server does" in said
-    assert "Traceback" not in said
+    assert f"error: n0: ana@{ADDRESS}:{port} answers, and not as an SSH server does" in output
+    assert "Traceback" not in output
 
 
 def test_each_node_has_its_outcome_and_a_silent_one_ends_no_other(trust: Trust) -> None:
     closed = free_port()
     with ExitStack() as open_:
         first, last = (open_.enter_context(serving(machine(key))) for key in (ECDSA, RSA))
-        code, said = trust(first, closed, last, words=("--yes",))
+        code, output = trust(first, closed, last, words=("--yes",))
         assert code == 5
         assert (known_keys(ADDRESS, first), known_keys(ADDRESS, last)) == ((ECDSA,), (RSA,))
-    assert f"error: n1: ana@{ADDRESS}:{closed} refused the connection" in said
-    assert "error: 1 of 3 nodes did not answer or were not trusted\n" in said
+    assert f"error: n1: ana@{ADDRESS}:{closed} refused the connection" in output
+    assert "error: 1 of 3 nodes did not answer or were not trusted\n" in output
     assert trust(closed, free_port())[0] == 4
 
 
-def test_a_last_line_without_its_end_is_kept_apart(trust: Trust) -> None:
+def test_a_last_line_without_its_end_stays_separate(trust: Trust) -> None:
     own = host_keys.own_file()
     own.parent.mkdir(parents=True)
     own.write_text(f"elsewhere {ECDSA.get_name()} {ECDSA.get_base64()}")

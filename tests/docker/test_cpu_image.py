@@ -1,4 +1,4 @@
-"""The CPU image as a run uses it: read-only root, no capability, a uid that nobody knows."""
+"""The CPU image as a run uses it: read-only root, no capability, a uid without a name."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_torch_geometric_is_left_to_those_who_need_it(local_node: LocalNode, cpu
 
 
 def test_onednn_is_used(local_node: LocalNode, cpu_image: ImageFacts) -> None:
-    said = ask(local_node, cpu_image, "python", "-c", CONVOLUTION, ONEDNN_VERBOSE="1")
-    assert [line for line in said.splitlines() if line.startswith("onednn_verbose") and ",convolution," in line]
+    message = ask(local_node, cpu_image, "python", "-c", CONVOLUTION, ONEDNN_VERBOSE="1")
+    assert [line for line in message.splitlines() if line.startswith("onednn_verbose") and ",convolution," in line]
 
 
 def test_numpy_uses_openblas(local_node: LocalNode, cpu_image: ImageFacts) -> None:

@@ -135,8 +135,8 @@ def test_pods_meet_and_start_again(pods: Pods) -> None:
     for attempt in (0, 1):
         codes, lines = pods.run(*words, restarts=attempt)
         assert codes == [0, 0, 0], lines
-        said = f"sum 3 of 3 attempt {attempt} secret opened note {NOTE} words {list(words)!r}"
-        assert lines.count(said) == 3, lines
+        message = f"sum 3 of 3 attempt {attempt} secret opened note {NOTE} words {list(words)!r}"
+        assert lines.count(message) == 3, lines
         assert "could not be written" not in lines
         assert "not sampled" not in lines
 

@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture(scope="module")
 def recipe(local_node: LocalNode, cpu_image: ImageFacts) -> Iterator[Recipe]:
-    """Above the image of the other tests, which keeps its own tags."""
+    """Recipe above the image of the other tests, which keeps its own tags."""
     below = Recipe(project=PROJECT, profile="cpu", files=source_files())
     local_node.engine.tag(cpu_image.id, below.content_tag)
     yield below

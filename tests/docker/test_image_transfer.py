@@ -23,7 +23,7 @@ TAG = "orch/test-transfer:{}"
 
 @pytest.fixture
 def two_images(local_node: LocalNode, cpu_image: ImageFacts) -> tuple[ImageFacts, ImageFacts]:
-    """On the same base, and the second is one layer more than the first."""
+    """Images on the same base; the second is one layer more than the first."""
     return _built(local_node, "one", b"1"), _built(local_node, "two", b"2" * 4096)
 
 

@@ -62,7 +62,7 @@ def leftovers(engine: docker.DockerClient) -> list[str]:
 
 
 def on(node: str, *command: str) -> str:
-    """What a command on a node writes, over plain ssh with the lab's keys."""
+    """Run a command on a node, over plain ssh with the lab's keys, for its output."""
     argv = shell_command(node, command)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout.strip()
@@ -118,7 +118,7 @@ def test_words_reach_the_node_as_they_are(folder: Path) -> None:
     assert on("beta", "printf", "%s|", "a b", "$HOME", "it's; true") == "a b|$HOME|it's; true|"
 
 
-def test_a_cut_node_reaches_nobody_until_it_is_healed(
+def test_a_cut_node_reaches_no_other_until_it_is_healed(
     folder: Path, engine: docker.DockerClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alpha, beta = address_of(folder, 0), address_of(folder, 1)
@@ -168,7 +168,7 @@ def test_a_second_up_starts_what_is_off_and_refuses_another_size(
 
 
 def test_the_engine_inside_runs_containers_of_another_user(folder: Path, engine: docker.DockerClient) -> None:
-    """Without SYS_PTRACE, `docker exec` into them is refused; the image is the node's own base, brought over ssh."""
+    """SYS_PTRACE is what lets `docker exec` into them; the image is the node's own base, brought over ssh."""
     node = engine.containers.get(f"orch-{NAME}-alpha")
     image = node.image
     assert image is not None

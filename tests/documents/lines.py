@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-"""Without examples/, whose lines tests/recipes runs."""
+"""Documents without examples/, whose lines tests/recipes runs."""
 REASONS = re.compile(
     r"needs (?:a card|a cluster|Docker|the Internet|another machine|another program|a machine with this fault)"
     r"|changes this computer|takes longer than \d+ minutes?"
@@ -33,13 +33,13 @@ class Line:
     document: str
     command: str
     reason: str
-    """Why it is not run; empty for a line that is."""
+    """Reason why it is not run; empty for a line that is."""
     shown: tuple[str, ...] = ()
-    """What the document shows as its output."""
+    """Lines that the document shows as its output."""
 
     @property
     def fails(self) -> bool:
-        """Whether the document shows that the command ends in an error."""
+        """True if the document shows that the command ends in an error."""
         return any(line.startswith("error: ") for line in self.shown)
 
 

@@ -1,4 +1,4 @@
-"""What README, guides and findings show as a command is run, or has a reason beside it: on a lab of two processes."""
+"""Commands of README, guides and findings: each is run, or has a reason beside it: on a lab of two processes."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ SHORTER = {
         (r"^orch prepare -- (vision|text) (.*) \./", r"mkdir -p \1 && cd \1 && orch prepare -- \1 \2 ../"),
         (r"^orch prepare (--text ./books .*)", r"orch prepare --data other \1"),
     ),
-    "nobody is there to answer": (
+    "no person is there to answer": (
         (r"^(orch (?:launch|resume|restart|lab down|uninstall)\b(?!.*--(?:yes|dry-run)))", r"\1 --yes"),
         (r"^(orch (?:data rm|data repair|checkpoints prune)\b(?!.*--yes))", r"\1 --yes"),
         (r"^(orch doctor .*--fix)$", r"\1 --yes"),
@@ -129,7 +129,7 @@ SHORTER = {
         (r"^(orch runs rerun first(?: -n alpha,beta --detach)?)$", r"\1 --dry-run"),
     ),
 }  # fmt: skip
-"""What is run instead of what is shown, by its reason: patterns and replacements, in this order."""
+"""Commands to run instead of the shown ones, by the reason: patterns and replacements, in this order."""
 STATE = "$(ls $XDG_STATE_HOME/orch/lab/nodes/beta/lab/runs/first-*/checkpoints/*/state.pt)"
 BEFORE = {
     ("docs/inventory.md", "orch inventory list --nodes 6"): f"cp {ROOT}/inventory.yaml .",
@@ -140,7 +140,7 @@ BEFORE = {
     ): f"cp {STATE} intact; printf overwritten | dd conv=notrunc of={STATE}",
     ("docs/results.md", "orch checkpoints pull first --to kept"): f"cp intact {STATE}",
 }
-"""What happens before a line of a document."""
+"""Actions before a line of a document."""
 UNTIL_CTRL_C = {
     r"orch logs .*-f|orch monitor( |$)(?!.*--once)|orch status --watch|orch (supervise|adopt)": "",
     r"orch (dashboard|tensorboard)": "http",
@@ -296,7 +296,7 @@ def write_files(here: Path, home: Path) -> None:
 
 
 class Shell:
-    """What runs the lines: a shell, or a process that has imported the program, for lines that need no shell."""
+    """Runner of the lines: a shell, or a process that has imported the program, for lines that need no shell."""
 
     def __init__(self) -> None:
         self._warm: dict[str, subprocess.Popen[str]] = {}
@@ -375,6 +375,6 @@ def test_lines_run_as_their_documents_show(folder: Path, shell: Shell, figure: F
 
 
 def shows(line: Line, output: str) -> bool:
-    """Whether errors that a document shows are printed, but for their numbers."""
+    """Return whether errors that a document shows are printed, but for their numbers."""
     printed = re.sub(r"\d+", "N", output)
     return all(re.sub(r"\d+", "N", shown) in printed for shown in line.shown if shown.startswith("error: "))

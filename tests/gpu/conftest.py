@@ -29,7 +29,7 @@ WARNINGS = ("default", "error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 def no_gpu() -> str:
-    """Why no test can run on a GPU here; empty where it can."""
+    """Return why no test can run on a GPU here; empty where it can."""
     if not importlib.util.find_spec("torch"):
         return "no NVIDIA GPU: torch is not installed"
     import torch
@@ -93,10 +93,10 @@ def compiler() -> None:
     """Pass over a test where torch.compile lacks something."""
     import torch
 
-    from trainer.engine.hardware.compiling import what_lacks
+    from trainer.engine.hardware.compiling import missing_requirement
 
-    if lacking := what_lacks(torch.device("cuda")):
-        pytest.skip(lacking)
+    if missing := missing_requirement(torch.device("cuda")):
+        pytest.skip(missing)
 
 
 @pytest.fixture(autouse=True)

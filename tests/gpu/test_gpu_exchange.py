@@ -58,7 +58,7 @@ def _padded(count: int) -> int:
 
 
 def test_two_ranks_share_one_card() -> None:
-    """By gloo, from CUDA tensors, all collectives of a rank in one queue."""
+    """The ranks exchange CUDA tensors by gloo, all collectives of a rank in one queue."""
     run = Torchrun(2, "cuda", module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
     for way, found in json.loads(run.out.splitlines()[-1]).items():
@@ -86,9 +86,9 @@ def test_four_cards_as_two_nodes_by_nccl(cards: Callable[[int], None]) -> None:
     cards(4)
     run = Torchrun(4, "nccl", "2", module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
-    told = json.loads(run.out.splitlines()[-1])
-    assert "fp32" in told
-    for way, found in told.items():
+    data = json.loads(run.out.splitlines()[-1])
+    assert "fp32" in data
+    for way, found in data.items():
         assert found == {"backend": "nccl", "alike": True}, way
 
 

@@ -50,7 +50,7 @@ def test_each_step_has_its_own_gradient(nccl_alone: Group) -> None:
 
 
 def test_two_ranks_share_one_card(tmp_path: Path) -> None:
-    """By gloo, from threads with CUDA streams of their own."""
+    """The ranks exchange by gloo, from threads with CUDA streams of their own."""
     result = Torchrun(2, str(tmp_path), "cuda", module="tests.trainer.hooked_ranks").result()
     assert result.code == 0, result.err
     found = json.loads(next(line for line in result.out.splitlines() if line.startswith("{")))

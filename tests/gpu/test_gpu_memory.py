@@ -92,10 +92,10 @@ def test_the_micro_batch_that_fits_leaves_room_for_the_optimizer_and_the_exchang
 
 @pytest.mark.usefixtures("small")
 def test_what_is_measured_before_the_first_step_is_halved_until_it_fits(tmp_path: Path) -> None:
-    said = io.StringIO()
+    messages = io.StringIO()
     hardware = Hardware(device=torch.device("cuda", 0), threads=1, dtype=torch.float32, onednn="")
     cut = BatchSplit(place=RankInfo(), seed=1, per_step=128, micro_batch=128)
-    bench = Bench(Rows(), hardware, cut, Events(RankInfo(), out=said, err=said))
+    bench = Bench(Rows(), hardware, cut, Events(RankInfo(), out=messages, err=messages))
     assert bench.sample_s(lambda: None, 0.2) > 0
     assert bench.cut.micro_batch < 128
-    assert "out of memory with micro-batches of 128 before the first step: continuing with 64" in said.getvalue()
+    assert "out of memory with micro-batches of 128 before the first step: continuing with 64" in messages.getvalue()

@@ -27,7 +27,7 @@ def on_gpu(packed: Packed) -> Packed:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("way", [attend, nested])
 def test_attention_is_the_cpus(way: object, dtype: torch.dtype) -> None:
-    """By varlen and by nested tensors, forward and backward."""
+    """Attention by varlen and by nested tensors, forward and backward."""
     assert callable(way)
     _, packed = a_row()
     torch.manual_seed(0)

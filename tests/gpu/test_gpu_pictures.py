@@ -10,7 +10,7 @@ from trainer.data.order import uniform
 from trainer.data.randaugment import RandAugment
 
 
-def test_random_changes_are_the_cpus_and_nobody_waits() -> None:
+def test_random_changes_are_the_cpus_and_nothing_waits() -> None:
     augmentation = Augmentation(crop=32, erase=0.3, randaugment=RandAugment(operations=2, magnitude=9))
     chance = uniform(3, np.arange(200), augmentation.columns).astype(np.float32)
     pictures = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (200, 3, 32, 32))).float()

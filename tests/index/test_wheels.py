@@ -79,13 +79,14 @@ def unreachable(url: str) -> str:
 
 
 def in_folder(package: str, version: str, architecture: str) -> bool:
-    """Whether the folder of wheels of this computer has it: then a build asks no further index."""
+    """Return whether the folder of wheels of this computer has it: then a build asks no further index."""
     folder = Path(os.environ.get("PIP_FIND_LINKS", "") or "/nonexistent")
     return any(folder.glob(f"{package}-{version}-cp311-cp311-*_{architecture}.whl"))
 
 
 def resolve(variant: Variant, architecture: str, *requirements: str, where: Path) -> list[dict[str, Any]]:
-    """What pip would install for Python 3.11 on Linux of this architecture. Skips if an index cannot be asked."""
+    """Resolve what pip would install for Python 3.11 on Linux of this architecture. Skips if an index cannot be
+    asked."""
     index = variant.index
     if index and in_folder("torch", f"{TORCH}{variant.local}", architecture):
         index = ""

@@ -18,15 +18,15 @@ from typing import Any
 from tests.lab import underway as faults
 from tests.lab.conftest import Orch, on_node, running_on
 from tests.lab.probe import train
-from tests.lab.underway import EVERY, FOLDER, LOOK_S, PROBE, Program, Record, Told, records, underway
+from tests.lab.underway import EVERY, FOLDER, LOOK_S, PROBE, Program, Record, Reported, records, underway
 
 TAKES_LINES_ALONG = ("container crashed", "container killed by hand", "engine killed", "machine off and on")
-"""Faults after which the last lines of a rank were read by nobody."""
+"""Faults after which the last lines of a rank were not read."""
 QUICK = ("--env", "ORCH_FROZEN_S=6", "--env", "ORCH_SILENCE_S=10", "--max-restarts", "20")
 BACK_S = 240.0
 """Longest time until the next step after a fault; machines of a lab share cores."""
 PASSING = ("container frozen", "cut off", "launched twice", "supervisor killed")
-"""What need not break the run."""
+"""Faults that need not break the run."""
 LINK = "20mbit"
 """Steps wait for the network, not for a processor: what an undisturbed run repeats is a third as long."""
 DISK = "160m"
@@ -40,7 +40,7 @@ class Fault:
     step: int
     """The newest then told."""
     back_s: float
-    """Until the next step."""
+    """Seconds until the next step."""
     lost: int
     """Steps taken twice."""
 
@@ -56,7 +56,7 @@ class Chaos:
     faults: list[Fault] = field(default_factory=list)
     newest_sound: int = 0
     losses: dict[int, float] = field(default_factory=dict)
-    """All that were told, once it is stopped."""
+    """All events that were reported, once it is stopped."""
     supervisors: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Those that it has begun itself."""
 
@@ -65,7 +65,7 @@ class Chaos:
         return Record(self.orch, self.run_id)
 
     def kinds(self) -> dict[str, tuple[Callable[[str], float | None], Sequence[str]]]:
-        """What can be done, and to which nodes."""
+        """List the faults, and the nodes of each."""
         first, lasting = self.nodes[0], self.nodes[1:] if self.small_disk else self.nodes
         kinds: dict[str, tuple[Callable[[str], float | None], Sequence[str]]] = {
             "rank killed": (lambda node: faults.send(node, "KILL", faults.RANK), self.nodes),
@@ -103,8 +103,8 @@ class Chaos:
         return fault
 
     def check(self) -> None:
-        """One container of the run holds each node, as it is told; no other runs, no step of a checkpoint is lost."""
-        told = {member["node"]: member for member in self.status()["members"]}
+        """Each node has one container of the run, as reported; no other runs, no step of a checkpoint is lost."""
+        reported = {member["node"]: member for member in self.status()["members"]}
         for name in self.nodes:
             of_the_run = ("--filter", f"label=orch.run_id={self.run_id}", "--format", "{{.ID}}")
             found = on_node(name, "docker", "ps", "-a", "--filter", "name=^orch-run$", *of_the_run).split()
@@ -113,7 +113,7 @@ class Chaos:
             assert running in ([], found), f"{running} run on {name}, and {found} holds it"
             words = '{{index .Config.Labels "orch.node_rank"}} {{.State.Status}}'
             rank, state = on_node(name, "docker", "inspect", "-f", words, found[0]).split()
-            assert (told[name]["node_rank"], told[name]["state"]) == (int(rank), state), name
+            assert (reported[name]["node_rank"], reported[name]["state"]) == (int(rank), state), name
         verified = self.orch("checkpoints", "verify", self.run_id, "--json")
         assert verified.code in (0, 1), verified.err
         sound = max((one["step"] for one in verified.json["checkpoints"] if not one["problem"]), default=0)
@@ -133,20 +133,20 @@ class Chaos:
         assert stopped, "it was not stopped at a step"
         self.losses = self.record.losses()
 
-    def _next_step(self, what: str, at: float) -> Told | None:
+    def _next_step(self, what: str, at: float) -> Reported | None:
         """The first after a fault; where it broke the run, the first after the new start."""
-        broken = [told.at for told in self.record.events("restarting", "finished") if told.at > at]
+        broken = [event.at for event in self.record.events("restarting", "finished") if event.at > at]
         if not broken and what not in PASSING:
             return None
-        since = next((told.at for told in self.record.events("resumed") if broken and told.at > broken[-1]), None)
-        after = since if broken else at + 1.0  # what was under way is told a moment later
-        return next((told for told in self.record.events("step") if after and told.at > after), None)
+        since = next((event.at for event in self.record.events("resumed") if broken and event.at > broken[-1]), None)
+        after = since if broken else at + 1.0  # what was under way is reported a moment later
+        return next((event for event in self.record.events("step") if after and event.at > after), None)
 
     def _lost(self, at: float) -> int:
-        resumed = next((told for told in self.record.events("resumed") if told.at > at), None)
+        resumed = next((event for event in self.record.events("resumed") if event.at > at), None)
         if resumed is None:
             return 0
-        before = [int(told.values["step"]) for told in self.record.events("step") if told.at < resumed.at]
+        before = [int(event.values["step"]) for event in self.record.events("step") if event.at < resumed.at]
         return max(0, before[-1] - int(resumed.values["step"]))
 
     # ── Faults of several acts ────────────────────────────────────────────────────────────────────────────────────────
@@ -182,7 +182,7 @@ class Chaos:
         on_node(first, "sh", "-c", f"dd if=/dev/zero of={FOLDER}/runs/filled bs=1M 2>/dev/null || true")
         at = time.time()
         until(lambda: not any(running_on(name) for name in self.nodes), "all down", BACK_S)
-        over = [told for told in self.record.events("finished") if told.at > at]
+        over = [event for event in self.record.events("finished") if event.at > at]
         assert over, "no node has said why"
         assert over[-1].values["outcome"] == "configuration", over[-1]
         assert "No space left on device" in over[-1].values["reason"], over[-1]
@@ -265,19 +265,21 @@ def shuffled(chaos: Chaos, seconds: float) -> Iterator[str]:
 
 
 def as_undisturbed(chaos: Chaos) -> str:
-    """Compares all losses with those of a run of as many steps in peace. To be called when the nodes are free again."""
-    told, steps = chaos.losses, max(chaos.losses)
+    """Compare all losses with those of an undisturbed run of as many steps, once the nodes are free again."""
+    reported, steps = chaos.losses, max(chaos.losses)
     if chaos.program is PROBE:
         losses = train.losses([len(chaos.nodes)] * steps)
     else:
         with underway(chaos.orch, *chaos.program.until(steps), nodes=",".join(chaos.nodes), name="peace") as calm:
-            assert calm.end(1800) == 0, calm.said()
+            assert calm.end(1800) == 0, calm.log_text()
             losses = calm.losses()
-    different = sorted(step for step in told if told[step] != losses[step])
-    assert not different, f"{len(different)} of {len(told)} losses differ, from step {different[0]} on"
+    different = sorted(step for step in reported if reported[step] != losses[step])
+    assert not different, f"{len(different)} of {len(reported)} losses differ, from step {different[0]} on"
     ended_mute = [fault for fault in chaos.faults if fault.what in TAKES_LINES_ALONG]
-    assert steps - len(told) <= EVERY * len(ended_mute), f"{steps - len(told)} steps were never told"
-    return f"{len(chaos.faults)} faults; the losses of {len(told)} of {steps} steps, all as undisturbed, bit for bit"
+    assert steps - len(reported) <= EVERY * len(ended_mute), f"{steps - len(reported)} steps were never told"
+    return (
+        f"{len(chaos.faults)} faults; the losses of {len(reported)} of {steps} steps, all as undisturbed, bit for bit"
+    )
 
 
 def kill_supervisor(orch: Orch, run_id: str) -> None:

@@ -25,7 +25,7 @@ NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 LAB = f"orchtest{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 """Each pytest-xdist worker that runs lab tests has a lab of its own."""
 AS_ONE = ("--sync", "fp32", "--shares", "equal")
-"""Nothing is measured and nobody left out: what these runs compute hangs on no clock."""
+"""Options without measurements and with all nodes: what these runs compute depends on no clock."""
 TINY = ("gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", *AS_ONE)
 
 
@@ -77,7 +77,7 @@ class Orch:
 
 
 def read_until(process: subprocess.Popen[str], wanted: str, *, timeout_s: float = 120) -> str:
-    """What a command wrote up to the line that holds `wanted`."""
+    """Read a command's output up to the line that holds `wanted`."""
     assert process.stdout is not None
     deadline, seen = time.monotonic() + timeout_s, ""
     for line in process.stdout:
@@ -91,7 +91,7 @@ def read_until(process: subprocess.Popen[str], wanted: str, *, timeout_s: float 
 
 
 def on_node(node: str, *argv: str) -> str:
-    """What a command on a machine of the lab prints, as root there: the test's own eyes."""
+    """Run a command as root on a machine of the lab, for the test alone, and return its output."""
     return subprocess.run(
         ["docker", "exec", f"orch-{LAB}-{node}", *argv], capture_output=True, text=True, check=True, timeout=60
     ).stdout

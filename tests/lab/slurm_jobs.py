@@ -58,7 +58,7 @@ def node_states() -> dict[str, str]:
 
 
 def idle() -> bool:
-    """Whether all nodes are free."""
+    """Return whether all nodes are free."""
     return set(node_states().values()) == {"idle"}
 
 
@@ -82,7 +82,7 @@ class Run:
         return on("login", "cat", f"{self.folder}/{name}", check=False)
 
     def lines(self, rank: int = 0, life: int = 0) -> list[str]:
-        """What a node's agent and its ranks have written, each line with its time."""
+        """Read what a node's agent and its ranks have written, each line with its time."""
         return self.read(f"logs/{rank}.{self.job}.{life}.log").splitlines()
 
     def events(self, kind: str, life: int = 0, rank: int = 0) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class Run:
         return sorted(int(name.removeprefix("step-")) for name in names if re.fullmatch(r"step-[0-9]{8}", name))
 
     def has_ended(self, life: int = 0) -> bool:
-        """Whether the batch script of this life has noted its end."""
+        """Return whether the batch script of this life has noted its end."""
         return bool(self.read(f"ended.{self.job}.{life}"))
 
     def wait_for_steps(self, life: int = 0) -> None:

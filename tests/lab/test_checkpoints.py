@@ -1,4 +1,4 @@
-"""Checkpoints of a real run: seen, copied to another machine, verified, fetched, gone on from there."""
+"""Checkpoints of a real run: listed, copied to another machine, verified, fetched, resumed from there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(run: str, step: int) -> str:
 
 
 def test_a_second_node_has_the_newest(orch: Orch, run: str, figure: Figure, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over SSH, from one machine through this one to another."""
+    """The copy goes over SSH, from one machine through this one to another."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, orch.environment[name])
     file = orch.folder / "state" / "orch" / "lab" / "inventory.yaml"
@@ -79,7 +79,7 @@ def test_damage_is_found_and_the_other_copy_is_taken(orch: Orch, run: str, tmp_p
     assert orch("checkpoints", "verify", run).code == 0
 
 
-def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: str, figure: Figure) -> None:
+def test_older_ones_are_removed_and_the_run_continues_where_a_copy_is(orch: Orch, run: str, figure: Figure) -> None:
     done = orch("checkpoints", "prune", run, "--keep", "1", "--yes", "--json")
     assert done.code == 0, done.err
     assert {one["step"] for one in done.json["removed"]} == {4, 8}
@@ -99,7 +99,7 @@ def test_older_ones_go_and_the_run_goes_on_where_a_copy_lies(orch: Orch, run: st
     figure(f"on with a machine that had neither data nor checkpoint: {moved.seconds:.0f} s, two steps of it")
 
 
-def test_machines_that_lost_all_go_on_from_what_was_pulled(orch: Orch, run: str, tmp_path: Path) -> None:
+def test_machines_that_lost_all_continue_from_what_was_pulled(orch: Orch, run: str, tmp_path: Path) -> None:
     assert orch("checkpoints", "pull", run, "--to", str(tmp_path)).code == 0
     for name in ("alpha", "beta", "gamma", "delta"):
         on_node(name, "rm", "-rf", f"/home/orch/orch/lab/runs/{run}/checkpoints")

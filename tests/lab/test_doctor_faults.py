@@ -1,4 +1,5 @@
-"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line that mends it."""
+"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line that repairs
+it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 ALL = [(batch, fault) for batch, faults in BATCHES.items() for fault in faults]
 ONLY = {"a slow link": ("--only", "reach")}
-"""What is asked where the link itself would make the rest slow."""
+"""Options of the doctor where the link itself would make the rest slow."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def look(lan: Lan, *words: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def seen(orch: Orch, figure: Figure) -> LookAt:
-    """For each batch: all its faults made, one look, all of them undone. Once, however many tests ask for it."""
+    """Look at a batch: all its faults made, one look, all of them undone. Once, however many tests ask for it."""
     looks: dict[str, Seen] = {}
 
     def look_at(batch: str) -> Seen:
@@ -70,9 +71,9 @@ def test_a_fleet_in_health_has_no_finding(orch: Orch, figure: Figure) -> None:
 @pytest.mark.parametrize(("batch", "fault"), ALL, ids=[f"{batch}: {fault.what}" for batch, fault in ALL])
 def test_a_fault_is_found_and_named_with_its_fix(seen: LookAt, batch: str, fault: Fault) -> None:
     found = seen(batch)
-    told = found.of(fault.finds, fault.node)
-    assert told, [f"{one['id']} {one['node']}" for one in found.findings]
-    (finding,) = told
+    reported = found.of(fault.finds, fault.node)
+    assert reported, [f"{one['id']} {one['node']}" for one in found.findings]
+    (finding,) = reported
     assert fault.fix in finding["fix"]
     assert fault.says in finding["message"]
 

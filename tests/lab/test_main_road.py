@@ -64,8 +64,8 @@ def test_every_node_has_the_same_image_and_a_second_build_moves_nothing(orch: Or
     assert sum(image["moved_bytes"] for image in placed.values()) == 0
 
 
-def test_a_layer_that_all_nodes_lack_is_sent_to_all_at_once(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over SSH, and nothing but that layer."""
+def test_a_layer_missing_on_all_nodes_is_sent_to_all_at_once(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer alone is sent, over SSH."""
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, orch.environment[name])
     file = orch.folder / "state" / "orch" / "lab" / "inventory.yaml"

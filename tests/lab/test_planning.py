@@ -1,4 +1,4 @@
-"""Test, bench, plan and the nodes that it chooses, on machines with links as slow as they are told to be."""
+"""Test, bench, plan and the nodes that it chooses, on machines with links as slow as configured."""
 
 from __future__ import annotations
 

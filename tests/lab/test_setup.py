@@ -154,7 +154,7 @@ def test_ctrl_c_at_the_question(bare: Orch) -> None:
 
 
 def test_a_package_manager_that_another_process_holds(bare: Orch) -> None:
-    """As an upgrade of the machine does: waited for, by name, until it has ended."""
+    """An upgrade of the machine holds it so: it is waited for, by name, until it has ended."""
     hold = (
         "import fcntl,os,time;f=open('/var/lib/apt/lists/lock','w');fcntl.lockf(f,fcntl.LOCK_EX)\n"
         "while not os.path.exists('/tmp/enough'): time.sleep(0.2)"

@@ -30,12 +30,12 @@ def test_a_forecast_names_the_slow_link_and_leaves_nothing_behind(orch: Orch, be
     finally:
         assert orch("lab", "link", "off", "epsilon").code == 0
     assert done.code == 0, done.out + done.err
-    told = done.json["forecast"]
-    links = told["link_mbit_s"]
+    data = done.json["forecast"]
+    links = data["link_mbit_s"]
     assert links["epsilon"] < 3
     assert min(links[name] for name in NAMES if name != "epsilon") > 4 * links["epsilon"]
-    assert any("epsilon's link carries" in text for text in told["warnings"]), told["warnings"]
-    (chosen,) = (row for row in told["rows"] if row["chosen"])
+    assert any("epsilon's link carries" in text for text in data["warnings"]), data["warnings"]
+    (chosen,) = (row for row in data["rows"] if row["chosen"])
     assert "epsilon" not in chosen["nodes"]
     assert chosen["speedup"] >= 1
     nothing_is_left(before)
@@ -51,9 +51,9 @@ def test_who_is_left_out_waits_and_ends_with_the_run(orch: Orch) -> None:
     assert "epsilon" in done.err.split("left out: ", 1)[-1]
     status = orch("status", "slow", "--json")
     assert status.code == 0, status.err
-    told = json_data(status.out)
-    assert "epsilon" in {out["node"] for out in told["forecast"]["left_out"]}
-    assert told["of_forecast"] > 0
+    data = json_data(status.out)
+    assert "epsilon" in {out["node"] for out in data["forecast"]["left_out"]}
+    assert data["of_forecast"] > 0
 
 
 def test_data_passes_by_a_node_whose_cable_is_cut_and_continues_there(

@@ -95,7 +95,7 @@ def test_a_job_that_is_queued_again_continues_at_the_step(cluster: Orch, figure:
 
 
 def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
-    """Nor is a node free before; `python -m benchmarks.slurm` tries the other ends."""
+    """No node is free before; `python -m benchmarks.slurm` tries the other ends."""
     for name in NODES:
         make_image(name)
     run = launch(cluster, "contained", *FOR_EVER, in_containers=True)

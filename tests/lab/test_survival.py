@@ -44,20 +44,20 @@ def until_a_new_checkpoint(run: Underway) -> None:
 
 
 def recovers(run: Underway, at: float) -> float:
-    """It resumes from its last checkpoint; seconds from the fault to the next step."""
-    before = [told for told in run.events("step", "checkpoint") if told.at < at]
+    """Wait until it resumes from its last checkpoint; return the seconds from the fault to the next step."""
+    before = [event for event in run.events("step", "checkpoint") if event.at < at]
     seconds = run.back_after(at)
-    resumed = next(told for told in run.events("resumed") if told.at > at)
-    # A checkpoint is written while the training continues: it counts from when it is told.
-    kept = max((int(told.values["step"]) for told in before if told.kind == "checkpoint"), default=0)
-    assert int(resumed.values["step"]) >= kept
-    reached = int([told for told in before if told.kind == "step"][-1].values["step"])
+    resumed = next(event for event in run.events("resumed") if event.at > at)
+    # A checkpoint is written while the training continues: it counts from its report.
+    saved = max((int(event.values["step"]) for event in before if event.kind == "checkpoint"), default=0)
+    assert int(resumed.values["step"]) >= saved
+    reached = int([event for event in before if event.kind == "step"][-1].values["step"])
     assert reached - int(resumed.values["step"]) < 2 * EVERY, "more than what was being written"
     return seconds
 
 
 def is_named(run: Underway, node: str, at: float) -> None:
-    again = next(told for told in run.events("restarting") if told.at > at)
+    again = next(event for event in run.events("restarting") if event.at > at)
     assert again.values["node"] == node
     assert again.values["outcome"] == "infrastructure"
 
@@ -90,10 +90,11 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, figure: Figure) -> 
     at = time.time()
     assert orch("lab", "cut", "gamma").code == 0
     try:
-        run.until(lambda: any(told.at > at for told in run.events("restarting")), "the loss of gamma")
+        run.until(lambda: any(event.at > at for event in run.events("restarting")), "the loss of gamma")
         waiting = "the wait for gamma"
         run.until(
-            lambda: any(told.at > at and told.values["nodes"] == ["gamma"] for told in run.events("waiting")), waiting
+            lambda: any(event.at > at and event.values["nodes"] == ["gamma"] for event in run.events("waiting")),
+            waiting,
         )
     finally:
         assert orch("lab", "heal", "gamma").code == 0
@@ -101,14 +102,14 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, figure: Figure) -> 
 
 
 def test_after_these_faults_the_losses_are_those_of_an_undisturbed_run(run: Underway) -> None:
-    told, undisturbed = run.losses(), train.losses([len(THREE)] * max(run.losses()))
-    assert told == {step: undisturbed[step] for step in told}
+    reported, undisturbed = run.losses(), train.losses([len(THREE)] * max(run.losses()))
+    assert reported == {step: undisturbed[step] for step in reported}
     mute = EVERY * (len(BREAK) + 2)
-    assert len(told) > len(undisturbed) - mute, "only what ranks said last, with nobody there to read it, may be lost"
+    assert len(reported) > len(undisturbed) - mute, "only the last lines of ranks, which no one read, may be lost"
 
 
-def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, training: Underway) -> None:
-    """Shorter than the patience with a silent node, which is a minute as it comes."""
+def test_a_short_cut_is_reported_and_breaks_nothing(orch: Orch, training: Underway) -> None:
+    """Seconds: shorter than the default patience with a silent node, which is a minute."""
     training.until_step(10)
     assert orch("lab", "cut", "beta").code == 0
     try:
@@ -116,7 +117,7 @@ def test_a_short_cut_is_told_and_breaks_nothing(orch: Orch, training: Underway) 
     finally:
         assert orch("lab", "heal", "beta").code == 0
     training.until_step(training.record.step() + EVERY)
-    assert not training.events("restarting"), training.said()
+    assert not training.events("restarting"), training.log_text()
 
 
 def test_a_training_whose_torchrun_was_killed_resumes(training: Underway, figure: Figure) -> None:
@@ -131,11 +132,11 @@ def test_a_bit_flipped_in_the_newest_checkpoint_is_found(training: Underway) -> 
     until_a_new_checkpoint(training)
     at = faults.send("alpha", "STOP", faults.RANK)  # no newer checkpoint may be written in between
     flipped = faults.flip_a_bit("alpha", training.run_id)
-    training.until(lambda: any(told.at > at for told in training.events("resumed")), "a restart")
-    resumed = next(told for told in training.events("resumed") if told.at > at)
+    training.until(lambda: any(event.at > at for event in training.events("resumed")), "a restart")
+    resumed = next(event for event in training.events("resumed") if event.at > at)
     assert int(resumed.values["step"]) < int(flipped.removeprefix("step-"))
     reason = f"{flipped}: state.pt has changed since it was written"
-    training.until(lambda: reason in training.said(), "the reason")  # a launch shows lines up to a second later
+    training.until(lambda: reason in training.log_text(), "the reason")  # a launch shows lines up to a second later
     training.back_after(at)
 
 
@@ -143,18 +144,18 @@ def test_after_all_this_the_losses_are_those_of_an_undisturbed_training(orch: Or
     """Bit by bit."""
     stopped = orch("stop", training.run_id)
     assert stopped.code == 0, stopped.err
-    told = training.losses()
-    with underway(orch, *TORCH.until(max(told)), nodes=",".join(THREE), name="calm") as calm:
-        assert calm.end() == 0, calm.said()
+    reported = training.losses()
+    with underway(orch, *TORCH.until(max(reported)), nodes=",".join(THREE), name="calm") as calm:
+        assert calm.end() == 0, calm.log_text()
         undisturbed = calm.losses()
-    assert told == {step: undisturbed[step] for step in told}
-    assert len(told) > len(undisturbed) - 2 * EVERY, (
+    assert reported == {step: undisturbed[step] for step in reported}
+    assert len(reported) > len(undisturbed) - 2 * EVERY, (
         "only what ranks said last, to a torchrun that was dead, may be lost"
     )
 
 
 def test_an_error_of_the_users_ends_all_without_the_controller(orch: Orch, figure: Figure) -> None:
-    """Nobody watches; the whole run is down, and any node's log names the cause."""
+    """The whole run ends with no one watching, and any node's log names the cause."""
     words = ("--nodes", ",".join(THREE), "--name", "own", "--detach", "--no-supervise", "--yes")
     launched = orch("launch", *words, *PROBE.until(FOR_EVER))
     assert launched.code == 0, launched.err

@@ -49,7 +49,7 @@ def detached(orch: Orch) -> Iterator[Callable[..., Record]]:
 
 
 def watched(record: Record) -> str:
-    """What the supervisor in the background has said."""
+    """Read what the supervisor in the background has printed."""
     file = faults.records(record.orch) / record.run_id / "supervisor.log"
     return file.read_text("utf-8") if file.exists() else ""
 
@@ -61,10 +61,10 @@ def supervisor(record: Record) -> int:
 def members(orch: Orch, run_id: str) -> tuple[int, list[str]]:
     """Attempt, and the nodes that run it, by name; none between two attempts, when no node holds it."""
     status = orch("status", run_id, "--json")
-    told = status.json
-    if "as_of" in told:  # from the record on the controller
+    data = status.json
+    if "as_of" in data:  # from the record on the controller
         return -1, []
-    return told["attempt"], sorted(member["node"] for member in told["members"] if member["state"] == "running")
+    return data["attempt"], sorted(member["node"] for member in data["members"] if member["state"] == "running")
 
 
 def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed_itself(
@@ -75,7 +75,7 @@ def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed
     os.kill(supervisor(run), signal.SIGKILL)
     at = faults.kill_container("beta")
     second = orch.begin("supervise", run.run_id)
-    until(lambda: any(told.at > at for told in run.events("resumed")), "a new start")
+    until(lambda: any(event.at > at for event in run.events("resumed")), "a new start")
     assert running_on("beta") == ["orch-run"]
     figure(f"19 container killed by hand: resumed after {run.events('resumed')[-1].at - at:.0f} s")
     refused = orch("supervise", run.run_id)
@@ -83,13 +83,13 @@ def test_a_supervisor_in_the_background_starts_what_was_killed_and_may_be_killed
     waited = orch("wait", run.run_id)
     assert waited.code == 0
     assert f"run {run.run_id} succeeded\n" in waited.err
-    said, _ = second.communicate(timeout=60)
-    assert second.returncode == 0, said
-    assert "→ the container on beta was killed: starting it again" in said
+    log_text, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, log_text
+    assert "→ the container on beta was killed: starting it again" in log_text
 
 
 @pytest.mark.parametrize(("lost", "program"), [("gamma", PROBE), ("alpha", TORCH)], ids=["gamma", "alpha"])
-def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_back(
+def test_a_run_continues_without_a_machine_that_stays_away_and_adds_it_when_it_is_back(
     orch: Orch, detached: Callable[..., Record], lost: str, program: Program, figure: Figure
 ) -> None:
     """alpha is rank 0's: its place goes to the node that has a copy of the newest checkpoint. The step of a training
@@ -100,8 +100,8 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
     before, at = run.step(), time.time()
     assert orch("lab", "kill", lost).code == 0
     try:
-        until(lambda: any(told.at > at for told in run.events("resumed")), "a new attempt", 240)
-        resumed = next(told for told in run.events("resumed") if told.at > at)
+        until(lambda: any(event.at > at for event in run.events("resumed")), "a new attempt", 240)
+        resumed = next(event for event in run.events("resumed") if event.at > at)
         figure(f"{lost} switched off: on with two nodes after {resumed.at - at:.0f} s, --node-timeout 20")
         assert before - int(resumed.values["step"]) <= 40
         assert f"→ {lost} given up: continuing with {', '.join(left)}" in watched(run)
@@ -112,20 +112,20 @@ def test_a_machine_that_stays_away_is_gone_on_without_and_taken_in_when_it_is_ba
         assert orch("lab", "start", lost).code == 0
     back = time.time()
     until(lambda: members(orch, run.run_id) == (2, list(THREE)), "all three", 300)
-    until(lambda: any(told.at > back and told.node == lost for told in run.events("joined")), f"{lost} in it again")
-    figure(f"{lost} switched on: taken in after {time.time() - back:.0f} s")
+    until(lambda: any(event.at > back and event.node == lost for event in run.events("joined")), f"{lost} in it again")
+    figure(f"{lost} switched on: added back after {time.time() - back:.0f} s")
     assert f"→ {lost} back and fit: added after this checkpoint" in watched(run)
     stopped = orch("stop", run.run_id)
     assert stopped.code == 0, stopped.err
     if program is PROBE:
         ranks, sizes = 0, dict[int, int]()
-        for told in run.events("joined", "step"):
-            ranks = told.values.get("world_size", ranks)
-            sizes |= {told.values["step"]: ranks} if told.kind == "step" else {}
+        for event in run.events("joined", "step"):
+            ranks = event.values.get("world_size", ranks)
+            sizes |= {event.values["step"]: ranks} if event.kind == "step" else {}
         assert set(sizes.values()) == {2, 3}
         assert run.losses() == train.losses(sizes[step] for step in range(1, max(sizes) + 1))
     else:
-        assert {told.values["samples_per_step"] for told in run.events("joined")} == {6}
+        assert {event.values["samples_per_step"] for event in run.events("joined")} == {6}
     assert [running_on(name) for name in THREE] == [[], [], []]
     until(lambda: not _alive(supervisor(run)), "the supervisor's end", 60)
 
@@ -138,7 +138,7 @@ def test_without_min_nodes_a_machine_that_stays_away_ends_the_run(orch: Orch, fi
         at = time.time()
         assert orch("lab", "kill", "gamma").code == 0
         try:
-            assert run.end() == 1, run.said()
+            assert run.end() == 1, run.log_text()
             figure(f"gamma switched off, all nodes needed: ended after {time.time() - at:.0f} s, --node-timeout 20")
             assert [running_on(name) for name in THREE[:2]] == [[], []]
         finally:
@@ -147,8 +147,8 @@ def test_without_min_nodes_a_machine_that_stays_away_ends_the_run(orch: Orch, fi
         stopped = orch("stop", run.run_id, "--timeout", "2")
         assert stopped.code == 0, stopped.err
         assert running_on("gamma") == []
-        assert f"✗ run {run.run_id} failed: rank 2 on gamma:" in run.said()
-        assert f"→ orch resume {run.run_id}   without gamma: --nodes alpha,beta" in run.said()
+        assert f"✗ run {run.run_id} failed: rank 2 on gamma:" in run.log_text()
+        assert f"→ orch resume {run.run_id}   without gamma: --nodes alpha,beta" in run.log_text()
 
 
 def test_a_frozen_container_is_stopped(orch: Orch, detached: Callable[..., Record], figure: Figure) -> None:

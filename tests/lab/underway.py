@@ -35,28 +35,28 @@ EVERY = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What the ranks of a run execute."""
+    """Program that the ranks of a run execute."""
 
     command: tuple[str, ...]
     options: tuple[str, ...] = ()
-    """Of the launch."""
+    """Options of the launch."""
 
     def until(self, step: int, *more: str) -> tuple[str, ...]:
-        """Last words of a launch."""
+        """Last lines of a launch."""
         return (*self.options, "--", *self.command, str(step), *more)
 
 
 EXACT = (
     "gpt2", "--preset", "tiny", "--no-amp", "--batch-size", "2", "--seed", "7", "--sync", "int8", "--shares", "equal",
 )  # fmt: skip
-"""Nothing hangs on a measurement: the same again, bit for bit."""
+"""Program that depends on no measurement: the same again, bit for bit."""
 TORCH = Program(
     command=(
         *EXACT, "--no-compile", "--schedule", "constant", "--log-every", "1", "--checkpoint-every", str(EVERY),
         "--prompt", "", "--max-steps",
     ),
 )  # fmt: skip
-"""With a constant rate, a step's loss does not depend on where the training ends."""
+"""Program with a constant rate: a step's loss does not depend on where the training ends."""
 PROBE = Program(
     command=("sh", "-c", 'exec python train.py "$@"', "rank"),
     options=("--workdir", str(Path(train.__file__).parent)),
@@ -65,7 +65,7 @@ PROBE = Program(
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """An event, with the time and the node of its line."""
 
     at: float
@@ -76,18 +76,20 @@ class Told:
 
 @dataclass(frozen=True)
 class Record:
-    """What a run has said, as the controller has kept it."""
+    """Record of a run, as the controller has stored it."""
 
     orch: Orch
     run_id: str
 
-    def events(self, *kinds: str) -> list[Told]:
-        """In order of time; all kinds where none is named."""
+    def events(self, *kinds: str) -> list[Reported]:
+        """List events in order of time; all kinds where none is named."""
         found = []
         for line in RunStore(records(self.orch) / self.run_id).lines():
-            if told := _told(line):
-                found.append(told)
-        return sorted((told for told in found if told.kind in kinds or not kinds), key=lambda told: told.at)
+            if reported := _event(line):
+                found.append(reported)
+        return sorted(
+            (reported for reported in found if reported.kind in kinds or not kinds), key=lambda reported: reported.at
+        )
 
     def step(self) -> int:
         """The newest that rank 0 has told."""
@@ -95,8 +97,8 @@ class Record:
         return int(steps[-1].values["step"]) if steps else 0
 
     def losses(self) -> dict[int, float]:
-        """Of each step the last that was told: a resumed run tells some of them again."""
-        return {int(told.values["step"]): told.values["loss"] for told in self.events("step")}
+        """Collect the last reported loss of each step: a resumed run reports some of them again."""
+        return {int(event.values["step"]): event.values["loss"] for event in self.events("step")}
 
 
 @dataclass
@@ -107,13 +109,13 @@ class Underway:
     run_id: str
     process: subprocess.Popen[str]
     log: Path
-    """What the launch wrote."""
+    """Output of the launch."""
 
     @property
     def record(self) -> Record:
         return Record(self.orch, self.run_id)
 
-    def events(self, *kinds: str) -> list[Told]:
+    def events(self, *kinds: str) -> list[Reported]:
         return self.record.events(*kinds)
 
     def losses(self) -> dict[int, float]:
@@ -122,8 +124,8 @@ class Underway:
     def until(self, true: Callable[[], object], what: str, timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not true():
-            assert self.process.poll() is None, f"it ended before {what}:\n{self.said()}"
-            assert time.monotonic() < deadline, f"{what} did not come:\n{self.said()}"
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.log_text()}"
+            assert time.monotonic() < deadline, f"{what} did not come:\n{self.log_text()}"
             time.sleep(LOOK_S)
 
     def until_step(self, step: int) -> None:
@@ -136,15 +138,15 @@ class Underway:
         assert first
         return first.at - at
 
-    def _first_step(self, at: float) -> Told | None:
-        resumed = next((told for told in self.events("resumed") if told.at > at), None)
-        return next((told for told in self.events("step") if resumed and told.at >= resumed.at), None)
+    def _first_step(self, at: float) -> Reported | None:
+        resumed = next((event for event in self.events("resumed") if event.at > at), None)
+        return next((event for event in self.events("step") if resumed and event.at >= resumed.at), None)
 
     def end(self, timeout_s: float = 240) -> int:
         """Its exit code."""
         return self.process.wait(timeout_s)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text("utf-8", "replace")[-6000:]
 
 
@@ -183,11 +185,11 @@ def _new(orch: Orch, before: set[str], name: str) -> str:
     )
 
 
-def _told(line: RunLine) -> Told | None:
+def _event(line: RunLine) -> Reported | None:
     try:
         values = json.loads(line.text.partition("@orch ")[2])
         at = datetime.fromisoformat(line.time[:26].rstrip("Z") + "+00:00").timestamp()
-        return Told(at=at, node=line.node, kind=values["event"], values=values)
+        return Reported(at=at, node=line.node, kind=values["event"], values=values)
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -212,7 +214,7 @@ def send(node: str, signal: str, kind: str) -> float:
 
 
 def kill_container(node: str) -> float:
-    """By hand, which Docker takes for a wish."""
+    """Kill the container by hand, which Docker takes for a request."""
     at = time.time()
     on_node(node, "docker", "kill", "orch-run")
     return at
@@ -243,7 +245,7 @@ def until_docker(node: str, timeout_s: float = 60) -> None:
 
 
 def reboot(node: str) -> float:
-    """Power off without a word, and on again."""
+    """Switch the power off without notice, and on again."""
     at = time.time()
     subprocess.run(["docker", "kill", f"orch-{LAB}-{node}"], check=True, capture_output=True, timeout=60)
     subprocess.run(["docker", "start", f"orch-{LAB}-{node}"], check=True, capture_output=True, timeout=60)
@@ -251,7 +253,7 @@ def reboot(node: str) -> float:
 
 
 def flip_a_bit(node: str, run_id: str) -> str:
-    """In the middle of the newest checkpoint's state; which one."""
+    """Flip a bit in the middle of the newest checkpoint's state; return its name."""
     newest = on_node(node, "sh", "-c", f"ls -d {FOLDER}/runs/{run_id}/checkpoints/step-* | tail -1").strip()
     program = "open F, '+<', $ARGV[0] or die; $at = (-s F) >> 1; seek F, $at, 0; read F, $b, 1; seek F, $at, 0;"
     on_node(node, "perl", "-e", program + " print F chr(ord($b) ^ 16)", f"{newest}/state.pt")
@@ -259,7 +261,7 @@ def flip_a_bit(node: str, run_id: str) -> str:
 
 
 def _quiet(node: str, *argv: str) -> bool:
-    """Whether it fails."""
+    """Return whether it fails."""
     return (
         subprocess.run(
             ["docker", "exec", f"orch-{LAB}-{node}", *argv], capture_output=True, timeout=60, check=False

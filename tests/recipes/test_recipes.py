@@ -30,7 +30,7 @@ NODES = 3 if WITH_KILL else 2
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How a recipe is run, and how its result is loaded."""
+    """Trial of a recipe: its run, and the loading of its result."""
 
     folder: str
     words: tuple[str, ...]

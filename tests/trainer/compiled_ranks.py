@@ -22,7 +22,7 @@ SEEN: dict[str, object] = {}
 
 
 def train(words: Sequence[str]) -> int:
-    compiling.what_lacks = lambda device: ""  # type: ignore[assignment, misc]  # nothing is translated
+    compiling.missing_requirement = lambda device: ""  # type: ignore[assignment, misc]  # nothing is translated
     compiling.compile_in_place = partial(compiling.compile_in_place, backend="aot_eager")
     compiler.CompileTimes.get = lambda *_: None  # type: ignore[method-assign]
     compiler.CompileTimes.put = lambda *_: None  # type: ignore[method-assign]
@@ -44,7 +44,7 @@ def train(words: Sequence[str]) -> int:
 
 
 def _state(model: nn.Module) -> dict[str, object]:
-    """Whether the model is compiled, and the graphs that torch has made so far."""
+    """Return whether the model is compiled, and the graphs that torch has made so far."""
     return {"compiled": compiling.is_compiled(model), "graphs": counters["stats"].get("unique_graphs", 0)}
 
 

@@ -1,4 +1,4 @@
-"""What the trainer's tests share: a little data, and ways to run it as one process or under torchrun."""
+"""Fixtures of the trainer's tests: a little data, and ways to run it as one process or under torchrun."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Result:
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some thousand tokens of words in an order that can be learnt a little."""
+    """Some thousand tokens of words in an order that can be learned a little."""
     pytest.importorskip("torch", reason=NO_TORCH)
     folder = tmp_path_factory.mktemp("prepared")
     words = ["en", "el", "principio", "era", "la", "palabra", "y", "con", "ella", "vino", "toda", "cosa"]
@@ -122,11 +122,11 @@ def child_environ() -> dict[str, str]:
 
 
 def _child_environ() -> dict[str, str]:
-    """What a container gives, and no more: no HOME, no locale, no name for the user."""
+    """Return the environment of a container, and no more: no HOME, no locale, no name for the user."""
     passed_on = ("PATH", "LD_LIBRARY_PATH", "CXX", "CC", "CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
-    kept = {name: os.environ[name] for name in passed_on if name in os.environ}
+    saved = {name: os.environ[name] for name in passed_on if name in os.environ}
     return {
-        **kept,
+        **saved,
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONWARNINGS": "default",
         "GLOO_SOCKET_IFNAME": "lo",

@@ -63,11 +63,11 @@ def in_two_levels(folder: Path) -> dict[str, Any]:
     losses, _ = train(lambda model: model)
     found: dict[str, Any] = {"plain loss": losses[-1]}
     for name in METHODS[1:]:
-        kept: list[nn.Module] = []
+        saved: list[nn.Module] = []
 
-        def hooked(model: DistributedDataParallel, name: str = name, kept: list[nn.Module] = kept) -> nn.Module:
-            kept.append(hooks.ddp(model, name, density=0.1))
-            return kept[0]
+        def hooked(model: DistributedDataParallel, name: str = name, saved: list[nn.Module] = saved) -> nn.Module:
+            saved.append(hooks.ddp(model, name, density=0.1))
+            return saved[0]
 
         own, ended = train(hooked)
         means = [one for one in gc.get_objects() if type(one).__name__ == "InNodes"]  # of the private copy of our code
@@ -77,7 +77,7 @@ def in_two_levels(folder: Path) -> dict[str, Any]:
             "spread": spread(ended),
             "shards": [(one._shard, one._count) for one in means],
         }
-        kept.clear()
+        saved.clear()
         del means
         gc.collect()
     dist.barrier()

@@ -72,6 +72,6 @@ if __name__ == "__main__":
         size = found.state_file.stat().st_size if found else 0
         checkpoint.publish(scratch(root, b"last"))
         left = sorted(path.name for path in root.iterdir())
-        told = {"died": died, "step": found and found.step, "size": size, "problems": problems, "left": left}
-        sys.stdout.write(f"{json.dumps(told)}\n")
+        reported = {"died": died, "step": found and found.step, "size": size, "problems": problems, "left": left}
+        sys.stdout.write(f"{json.dumps(reported)}\n")
         number += 1

@@ -69,11 +69,11 @@ class Waits:
     places: dict[str, set[str]] = field(default_factory=dict)
     """Names of the calls, by file and function of the trainer."""
     raises: bool = False
-    """Whether such a call fails, wherever it is."""
+    """True if such a call fails, wherever it is."""
     operators: int = 0
     """Operators that were queued so far."""
     reads: list[int] = field(default_factory=list)
-    """Of each copy that the CPU has read: how many operators were queued between the two."""
+    """Number of operators queued between each copy and its reading by the CPU."""
 
     def note(self, call: str) -> None:
         stack = traceback.extract_stack()
@@ -95,7 +95,7 @@ _noted: list[Waits] = []
 
 @contextmanager
 def late_device(within: Callable[..., object]) -> Iterator[Waits]:
-    """Within, `torch.device("late")` exists. `within`: function that takes the steps of a training."""
+    """Register `torch.device("late")` for the block. `within`: function that takes the steps of a training."""
     _register()
     waits = Waits(within)
     _noted.append(waits)

@@ -30,7 +30,7 @@ class Noted:
     reads: list[int]
     """Operators queued between the copy of each step's figures and their reading."""
     ahead: list[bool]
-    """For each batch whether its copy had begun before it was asked for."""
+    """Flag of each batch: its copy had begun before it was asked for."""
 
 
 def train(words: Sequence[str]) -> Noted:

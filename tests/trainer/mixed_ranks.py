@@ -28,7 +28,7 @@ OVERFLOWS_AT = 2
 
 
 class Overflowing(Observed):
-    """In one step float16 cannot hold a gradient."""
+    """Model that in one step has a gradient too large for float16."""
 
     def loss_sums(self, model: nn.Module, batch: Batch) -> Tensor:
         if not self.model.up.weight._backward_hooks:
@@ -46,7 +46,7 @@ def main(run_dir: Path, sync: str) -> int:
     device.choose_dtype = lambda *_, **__: (DTYPE, "as that GPU would")  # type: ignore[assignment]
     usual = loop._loop
 
-    def told(begun: TrainingSetup | None) -> None:
+    def reported(begun: TrainingSetup | None) -> None:
         usual(begun)
         assert begun is not None
         weights = [parameter.detach().cpu() for parameter in begun.run.workload.model.parameters()]
@@ -58,7 +58,7 @@ def main(run_dir: Path, sync: str) -> int:
         }
         sys.stdout.write(f"end {json.dumps(end)}\n")
 
-    loop._loop = told
+    loop._loop = reported
     options = TrainOptions(
         run_dir=run_dir, max_steps=8, lr=0.05, warmup_steps=0, schedule="constant", sync=sync, sync_every=4,
         shares="equal", compile=False, num_workers=0, precision="fp16", checkpoint_every=0, log_every=1, batch_size=4,

@@ -47,11 +47,11 @@ class Wishes:
     """The pass that exhausts it."""
     batch_norm: bool = False
     width: int = 8
-    """Of the hidden layer."""
+    """Width of the hidden layer."""
     unused: str = ""
     """`always`, `sometimes`: when some weights take no part in a pass."""
     sample_s: tuple[float, ...] = ()
-    """How long the forward pass of one sample takes on each rank: machines of unequal speed."""
+    """Seconds of the forward pass of one sample on each rank: machines of unequal speed."""
     slower_after: int = 0
     """Forward passes after which `slow_rank` takes four times as long; 0: never."""
     slow_rank: int = 1
@@ -61,7 +61,7 @@ class Wishes:
     """Forward passes after which the weights of `slow_rank` change by themselves; 0: never."""
     bucketed: bool = False
     stuck_write: int = 0
-    """Of its checkpoints, the one that is written half and no further; 0: none."""
+    """Number of the checkpoint that is written half and no further; 0: none."""
 
 
 class Memory(torch.autograd.Function):
@@ -157,7 +157,7 @@ class Observed(Workload):
                 self.model.up.weight.mul_(1.05)
         slower = 4 if 0 < self._slower_after < self._passes else 1
         time.sleep(slower * self._sample_s * len(x))
-        told = {
+        reported = {
             "indices": indices.tolist(),
             "positions": positions.tolist(),
             "kernels": [name for name, enabled in KERNELS.items() if enabled()],
@@ -166,7 +166,7 @@ class Observed(Workload):
             "noise": float(torch.rand(())),
         }
         with self._seen.open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(reported) + "\n")
         return (weights * (model(x).float() - y) ** 2).sum()[None]
 
     def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
@@ -174,12 +174,12 @@ class Observed(Workload):
 
 
 def seen(run_dir: Path, rank: int = 0) -> list[dict[str, Any]]:
-    """What this rank told of each forward pass."""
+    """Read what this rank reported of each forward pass."""
     return [json.loads(line) for line in (run_dir / f"seen-{rank}.jsonl").read_text().splitlines()]
 
 
 def state(run_dir: Path, step: int) -> dict[str, Any]:
-    """What the checkpoint of that step holds."""
+    """Load the checkpoint of that step."""
     path = run_dir / "checkpoints" / f"step-{step:08d}" / "state.pt"
     found: dict[str, Any] = torch.load(path, weights_only=True)
     return found
@@ -197,8 +197,8 @@ def same(one: object, other: object) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    told, wishes = (json.loads(word) for word in argv)
-    options = TrainOptions(**{**told, "run_dir": Path(told["run_dir"])})
+    data, wishes = (json.loads(word) for word in argv)
+    options = TrainOptions(**{**data, "run_dir": Path(data["run_dir"])})
     place = RankInfo.from_environ(os.environ)
     return loop.train(lambda: Observed(options, Wishes(**wishes), place), options, place)
 

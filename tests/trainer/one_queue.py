@@ -79,8 +79,8 @@ def train(way: str, group: Group, device: torch.device) -> list[Tensor]:
         with sync.gradients(last=True):
             sync.model(torch.randn(4, 256, generator=chance).to(device)).backward()
         sync.finish()
-        told = all_reduce_stats(group, [1.0], 1.0, stop=False, sample_s=0.1, written=True)
-        assert told.sums == [group.place.world_size]
+        reported = all_reduce_stats(group, [1.0], 1.0, stop=False, sample_s=0.1, written=True)
+        assert reported.sums == [group.place.world_size]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         sync.stepped(step)
@@ -102,7 +102,7 @@ def _reverse_threads(sync: Sync, rank: int) -> None:
 
 
 def numbers_need_no_gpu(group: Group) -> None:
-    """What tells the ranks the state of the run does not pass through the device whose queue the exchange fills: no
+    """Check that the ranks' state of the run does not pass through the device whose queue the exchange fills: no
     tensor of numbers can come back from this one."""
     nowhere = replace(group, device=torch.device("meta"))
     ranks = group.place.world_size
@@ -123,8 +123,8 @@ def _give_up(queued: OneQueue) -> None:
     os._exit(3)
 
 
-def digest(told: object) -> str:
-    return hashlib.sha256(repr(told).encode()).hexdigest()
+def digest(message: object) -> str:
+    return hashlib.sha256(repr(message).encode()).hexdigest()
 
 
 def by_gloo(place: RankInfo, device: torch.device) -> dict[str, object]:
@@ -133,21 +133,21 @@ def by_gloo(place: RankInfo, device: torch.device) -> dict[str, object]:
     numbers_need_no_gpu(free)
     queued = OneQueue(place=place, backend="gloo", device=torch.device("cpu"), nodes=free.nodes)
     step = place.local_world_size if in_two_levels(free.nodes) else 1
-    told = {}
+    reported = {}
     with not_for_ever(queued):
         for way in ways(place):
             del queued.started[:]
             weights = train(way, queued, device)
             # Ranks with the same number on their node own like shards.
             orders = queued.all_gather_text(digest(queued.started))[place.local_rank % step :: step]
-            told[way] = {
+            reported[way] = {
                 "collectives": len(queued.started),
                 "one order": len(set(orders)) == 1,
                 "as without the queue": all(map(torch.equal, weights, train(way, free, device))),
                 "alike": alike(weights, free),
             }
         free.barrier()
-    return told
+    return reported
 
 
 def by_nccl(place: RankInfo, device: torch.device) -> dict[str, object]:
@@ -159,7 +159,7 @@ def by_nccl(place: RankInfo, device: torch.device) -> dict[str, object]:
 
 
 def ways(place: RankInfo) -> Sequence[str]:
-    """Of the exchange's threads; DDP has its own for fp32, unless ranks share nodes."""
+    """Sync methods that use the exchange's threads; DDP has its own for fp32, unless ranks share nodes."""
     return list(WAYS) if place.local_world_size < place.world_size else [way for way in WAYS if way != "fp32"]
 
 
@@ -186,9 +186,9 @@ def main(where: str = "cpu", ranks_of_node: str = "") -> int:
     if ranks_of_node:
         number = int(ranks_of_node)
         place = replace(place, local_rank=place.rank % number, local_world_size=number)
-    told = by_nccl(place, device) if where == "nccl" else by_gloo(place, torch.device(where))
+    reported = by_nccl(place, device) if where == "nccl" else by_gloo(place, torch.device(where))
     if place.rank == 0:
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(reported) + "\n")
     return leave(place, 0)
 
 

@@ -84,7 +84,7 @@ class Case(Workload):
         self.train_samples = 1
 
     def parameter_groups(self) -> Groups:
-        """Of a workload that says nothing of what is frozen."""
+        """Return the groups of a workload that says nothing about what is frozen."""
         matrices = [one for one in self.model.parameters() if one.dim() == 2]
         return [
             {"params": matrices, "muon": True},
@@ -99,7 +99,7 @@ class Case(Workload):
 
 
 def trained_until(folder: Path, group: Group, model: Mixed, options: TrainOptions, until: int) -> bool:
-    """Whether the state from which this rank continued is the checkpoint's."""
+    """Return whether the state from which this rank continued is the checkpoint's."""
     options = replace(options, run_dir=folder)
     workload = Case(model)
     optimizer = build_optimizer(model, workload.parameter_groups(), options, torch.float32)
@@ -157,8 +157,8 @@ def refused(folder: Path, group: Group) -> str:
 def main(folder: Path, until: int) -> int:
     place = RankInfo.from_environ(os.environ)
     with gathered(place) as group:
-        told = {"differing": train_all(folder, group, until), "refused": refused(folder, group)}
-        sys.stdout.write(json.dumps({"rank": place.rank, **told}) + "\n")
+        reported = {"differing": train_all(folder, group, until), "refused": refused(folder, group)}
+        sys.stdout.write(json.dumps({"rank": place.rank, **reported}) + "\n")
         sys.stdout.flush()
         group.barrier()
     return leave(place, 0)

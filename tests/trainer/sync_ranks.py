@@ -1,4 +1,4 @@
-"""What the ways of synchronising do between ranks, told by rank 0: `torchrun … -m tests.trainer.sync_ranks FOLDER`."""
+"""Behavior of the sync methods between ranks, printed by rank 0: `torchrun … -m tests.trainer.sync_ranks FOLDER`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Training:
         name, options = WAYS[way]
         torch.manual_seed(1)
         self.net = Net()
-        if name == "fp32":  # DDP wants to be told of a weight that takes no part
+        if name == "fp32":  # DDP needs a flag for a weight that takes no part
             del self.net.unused
         if weights:
             self.net.load_state_dict(weights)
@@ -147,7 +147,7 @@ def corrected(group: Group) -> float:
 
 
 def error(way: str, group: Group) -> float:
-    """Of one step's gradients against the exact mean, by norm; for local steps, of a warm-up step."""
+    """Compute the error of one step's gradients against the exact mean, by norm; for local steps, of a warm-up step."""
     mine, exact = Training(way, group), Training(way, group)
     chance = torch.Generator().manual_seed(group.place.rank)
     x, y = torch.randn(8, 20, generator=chance), torch.randn(8, 5, generator=chance)
@@ -167,7 +167,7 @@ def error(way: str, group: Group) -> float:
 
 
 def resumed(way: str, group: Group, folder: Path) -> float:
-    """How far a training that is taken up again from files is from the undisturbed one, in any weight."""
+    """Measure how far a training that resumes from files is from the undisturbed one, in any weight."""
     whole = Training(way, group)
     whole.steps(4)
     keep(folder, whole.sync, group)
@@ -184,14 +184,14 @@ def resumed(way: str, group: Group, folder: Path) -> float:
 
 
 def keep(folder: Path, sync: Sync, group: Group) -> None:
-    """What this rank alone knows after step 4, where it knows something."""
+    """Save what this rank alone knows after step 4, where it knows something."""
     mine = RankState(rank=group.place.rank, world_size=group.place.world_size, state=sync.state())
     if mine.state:
         rank_state.save(folder, 4, mine, sync.layout)
 
 
 def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What all ranks have not yet sent after some steps, and the weights that they share."""
+    """Return what all ranks have not yet sent after some steps, and the weights that they share."""
     all_of_them = Training(way, group)
     all_of_them.steps(4)
     keep(folder, all_of_them.sync, group)
@@ -201,7 +201,7 @@ def left(way: str, group: Group, folder: Path) -> tuple[list[Tensor], dict[str, 
 
 
 def fewer(way: str, some: Group, folder: Path, before: tuple[list[Tensor], dict[str, Tensor]]) -> dict[str, float]:
-    """What all ranks but one make of what all have left: what had not yet been sent is sent now."""
+    """Resume all ranks but one from what all have left: what had not yet been sent is sent now."""
     unsent, weights = before
     training = Training(way, some, weights, step=4)
     rank_state.restore(folder, 4, training.sync, some, _never)
@@ -218,7 +218,7 @@ def fewer(way: str, some: Group, folder: Path, before: tuple[list[Tensor], dict[
 
 
 def _unsent(sync: Sync, group: Group) -> list[Tensor]:
-    """What the next mean would bring if all gradients were zero."""
+    """Compute what the next mean would bring if all gradients were zero."""
     means = getattr(sync, "_means", [])
     buckets = getattr(sync, "_buckets", [])
     found = []
@@ -238,21 +238,21 @@ def main(folder: Path) -> int:
     place = RankInfo.from_environ(os.environ)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     group = Group(place=place, backend="gloo", device=torch.device("cpu")).aware_of_nodes()
-    told: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
+    reported: dict[str, dict[str, float]] = {"weights": {"corrected": corrected(group)}}
     for way in WAYS:
-        told[way] = {"alike": alike(way, group), "error": error(way, group)}
-        told[way]["resumed"] = resumed(way, group, folder / way / "same")
-        told[way]["flat"] = between_nodes(way, group, two_levels=False)
-        told[way]["sent"] = between_nodes(way, group, two_levels=True)
+        reported[way] = {"alike": alike(way, group), "error": error(way, group)}
+        reported[way]["resumed"] = resumed(way, group, folder / way / "same")
+        reported[way]["flat"] = between_nodes(way, group, two_levels=False)
+        reported[way]["sent"] = between_nodes(way, group, two_levels=True)
     before = {way: left(way, group, folder / way / "fewer") for way in WAYS}
     group.barrier()
     # torch names groups by how many a process has made: no larger one can follow.
     some = group.subgroup(range(place.world_size - 1))
     if some:
         for way in WAYS:
-            told[way] |= fewer(way, some, folder / way / "fewer", before[way])
+            reported[way] |= fewer(way, some, folder / way / "fewer", before[way])
     if place.rank == 0:
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(reported) + "\n")
     group.barrier()
     return leave(place, 0)
 

@@ -1,4 +1,4 @@
-"""Supervisors of three nodes, as processes on loopback: what they start dies, freezes and fails in earnest.
+"""Supervisors of three nodes, as processes on loopback: what they start dies, freezes and fails for real.
 
 In torchrun's place stands a script that needs no torch; with the real one they are tried in tests/lab/test_survival.py.
 """
@@ -72,7 +72,7 @@ def leave(*_):
 signal.signal(signal.SIGTERM, leave)
 sys.exit(rank.wait())
 """
-"""In torchrun's place: it passes a signal on, and leaves before its rank."""
+"""Program in torchrun's place: it passes a signal on, and leaves before its rank."""
 
 
 def free_port() -> int:
@@ -100,13 +100,13 @@ class Node:
                 self.lines.append(line.rstrip("\n"))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        told = [json.loads(line[6:]) for line in list(self.lines) if line.startswith("@orch ")]
-        return [event for event in told if event["event"] == kind]
+        data = [json.loads(line[6:]) for line in list(self.lines) if line.startswith("@orch ")]
+        return [event for event in data if event["event"] == kind]
 
     def stands_in(self, function: str) -> bool:
-        """Whether its rank does, as its agent told last."""
-        told = self.events("stacks")[-1:]
-        return any(frame.endswith(f" in {function}") for event in told for frame in event["ranks"][0]["frames"][:1])
+        """Return whether its rank does, as its agent told last."""
+        reported = self.events("stacks")[-1:]
+        return any(frame.endswith(f" in {function}") for event in reported for frame in event["ranks"][0]["frames"][:1])
 
 
 def wait_until(true: Callable[[], object], nodes: Iterable[Node], timeout_s: float) -> None:
@@ -222,11 +222,11 @@ def test_each_node_samples_its_resources(lan: Lan, monkeypatch: pytest.MonkeyPat
     lan.until(lambda: all(node.events("resources") for node in lan.nodes.values()))
     lan.finish()
     for rank, node in lan.nodes.items():
-        told = node.events("resources")[0]
-        assert (told["node"], told["node_rank"]) == (NAMES[rank], rank)
-        assert 0 < told["ram_used_mib"] <= told["ram_limit_mib"]
-        kept = (lan.folder / f"resources-{rank}.jsonl").read_text().splitlines()
-        assert len(kept) >= 5 * len(node.events("resources"))
+        reported = node.events("resources")[0]
+        assert (reported["node"], reported["node_rank"]) == (NAMES[rank], rank)
+        assert 0 < reported["ram_used_mib"] <= reported["ram_limit_mib"]
+        saved = (lan.folder / f"resources-{rank}.jsonl").read_text().splitlines()
+        assert len(saved) >= 5 * len(node.events("resources"))
 
 
 def test_a_killed_rank_is_named_and_all_start_again(lan: Lan) -> None:
@@ -247,7 +247,7 @@ def test_an_error_of_the_users_ends_all_within_seconds_and_is_not_tried_again(la
     lan.start()
     lan.until_generation(1)
     (lan.folder / "fail-1").touch()
-    assert lan.codes() == [1, 1, 1]  # rank 0's too: nobody is left to be told
+    assert lan.codes() == [1, 1, 1]  # rank 0's too: no other agent is left to report to
     for node in lan.nodes.values():
         (over,) = node.events("finished")
         assert (over["node"], over["outcome"], over["reason"]) == ("beta", "user", "ValueError: no such label")
@@ -329,7 +329,7 @@ def test_a_frozen_rank_is_ended_and_all_start_again(lan: Lan) -> None:
     lan.finish()
 
 
-def test_where_each_rank_stands_is_told_before_anybody_is_killed(lan: Lan) -> None:
+def test_the_position_of_each_rank_is_reported_before_any_is_killed(lan: Lan) -> None:
     lan.options = (*lan.options, "--frozen", "60", "--stuck", "2")
     (lan.folder / "hold").touch()
     lan.start()
@@ -354,7 +354,7 @@ def test_where_each_rank_stands_is_told_before_anybody_is_killed(lan: Lan) -> No
 
 
 def test_a_script_that_says_nothing_of_itself_is_asked_too(lan: Lan) -> None:
-    """It knows nothing of this package; a `sitecustomize` of its system's is still run."""
+    """The script does not import this package; a `sitecustomize` of its system's is still run."""
     other = lan.folder / "site"
     other.mkdir()
     (other / "sitecustomize.py").write_text("import sys; sys.system_was_here = True")
@@ -429,7 +429,7 @@ def test_a_script_that_computes_and_prints_nothing_is_neither_killed_nor_restart
 
 
 def test_a_node_that_is_silent_for_long_is_waited_for(lan: Lan) -> None:
-    """All of it stands still, as a paused container or a sleeping laptop; then it goes on."""
+    """Pause all processes of a node, as in a paused container or a sleeping laptop, and continue them."""
     lan.start()
     lan.until_generation(1)
     os.kill(lan.nodes[2].process.pid, signal.SIGSTOP)
@@ -441,17 +441,17 @@ def test_a_node_that_is_silent_for_long_is_waited_for(lan: Lan) -> None:
     lan.finish()
 
 
-def test_all_are_told_to_stop(lan: Lan) -> None:
+def test_all_are_asked_to_stop(lan: Lan) -> None:
     lan.start()
     lan.until_generation(1)
     for node in lan.nodes.values():
         node.process.terminate()
     assert lan.codes() == [143, 143, 143]
     assert all((lan.folder / f"saved-{rank}").exists() for rank in range(3))
-    assert not list(lan.folder.glob("over-*"))  # it may go on
+    assert not list(lan.folder.glob("over-*"))  # it may continue
 
 
-def test_one_is_told_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
+def test_one_is_asked_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
     """Its machine is shut down, say, and comes back."""
     lan.start()
     lan.until_generation(1)
@@ -464,7 +464,7 @@ def test_one_is_told_to_stop_and_the_others_wait_for_it(lan: Lan) -> None:
     lan.finish()
 
 
-def test_told_to_stop_while_it_waits(lan: Lan) -> None:
+def test_asked_to_stop_while_it_waits(lan: Lan) -> None:
     lan.start(0)
     lan.until(lan.listens)
     lan.nodes[0].process.terminate()
@@ -478,8 +478,8 @@ def test_who_never_comes_is_named(lan: Lan) -> None:
     assert lan.nodes[0].events("finished")[0]["node"] == "gamma"
 
 
-def test_a_run_under_attack_goes_on_and_takes_its_nodes_back_in(lan: Lan) -> None:
-    """As `python -m benchmarks.strangers` in a lab, for seconds."""
+def test_a_run_under_attack_continues_and_takes_its_nodes_back(lan: Lan) -> None:
+    """The same as `python -m benchmarks.strangers` in a lab, for seconds."""
     lan.start()
     lan.until_generation(1)
     attacks: list[Attack] = []
@@ -517,7 +517,7 @@ def test_nodes_without_the_token_do_not_begin(lan: Lan) -> None:
 
 @pytest.mark.parametrize("launcher", ["", LAUNCHER])
 def test_a_signal_to_the_whole_process_group_is_one_however_often_it_comes(lan: Lan, launcher: str) -> None:
-    """As of a shell or a scheduler, `kill -TERM -PGID`; also where torchrun does not wait for its ranks any more."""
+    """A shell or a scheduler sends `kill -TERM -PGID`; also where torchrun does not wait for its ranks any more."""
     lan.launcher = launcher
     lan.start()
     lan.until_generation(1)

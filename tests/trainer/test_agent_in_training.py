@@ -1,4 +1,4 @@
-"""What a run has learnt outlives whatever ends it: SIGKILL at any moment, and a disk that is full."""
+"""Checkpoints that survive any end of a run: SIGKILL at any moment, and a disk that is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.data import checkpoint
 
 LAST, EVERY = 360, 12
 PIPE_BYTES = 4096
-"""Of what a life says and nobody has read yet: it cannot come to its end before its killer has looked."""
+"""Size of the pipe of a process: it cannot come to its end before the process that kills it has looked."""
 
 
 def test_killed_five_times_it_is_the_undisturbed_run(
@@ -73,7 +73,7 @@ def _until_a_checkpoint(command: tuple[str, ...], environ: Mapping[str, str]) ->
     return Result(code=-9, out=b"".join([*seen, rest[: rest.rfind(b"\n") + 1]]).decode(), err=err.decode())
 
 
-def test_killed_while_it_writes_it_goes_on_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
+def test_killed_while_it_writes_it_continues_from_the_one_before(forked: Callable[..., Ranks], tmp_path: Path) -> None:
     """Two ranks, each with something of its own: half a checkpoint of step 6 is none, and costs nothing."""
     usual = {"precision": "fp32", "compile": False, "num_workers": 0, "log_every": 1, "shares": "equal"}
     usual |= {"sync": "int4", "batch_size": 3, "max_steps": 12, "checkpoint_every": 3, "lr": 0.05}
@@ -121,7 +121,7 @@ def _small_disk(size: str, at: Path, *commands: Any) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize("wish", ["--checkpoint-async", "--no-checkpoint-async"])
-def test_a_full_disk_ends_the_run_and_the_last_good_one_is_kept(
+def test_a_full_disk_ends_the_run_and_the_last_good_one_stays(
     wish: str,
     train_command: Callable[[Path], list[str]],
     child_environ: dict[str, str],
@@ -138,11 +138,11 @@ def test_a_full_disk_ends_the_run_and_the_last_good_one_is_kept(
     if ran.returncode in (1, 99) and "@orch" not in ran.stdout:
         pytest.skip(f"no mount namespaces here: {ran.stderr}")
     assert ran.returncode == 1, ran.stderr
-    told = Result(code=1, out=ran.stdout, err=ran.stderr)
-    written = [event["step"] for event in told.events("checkpoint")]
+    reported = Result(code=1, out=ran.stdout, err=ran.stderr)
+    written = [event["step"] for event in reported.events("checkpoint")]
     assert len(written) > 1
     failed = f"No space left on device for the checkpoint of step {written[-1] + 5} in {root}"
-    (event,) = told.events("failed")
+    (event,) = reported.events("failed")
     assert event["message"].startswith(failed)
     assert f"the checkpoint of step {written[-1]} is kept" in event["message"]
     listed = [line for line in ran.stdout.splitlines() if line.startswith((".tmp", "step-"))]
@@ -161,7 +161,7 @@ with open(sys.argv[1], "wb", buffering=0) as file:
 def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     child_environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else Docker starts it again, and it waits for the others, who know that all is over."""
+    """Docker would otherwise start it again, to wait for the others, which know that all is over."""
     root = tmp_path / "run"
     for name, value in {**child_environ, "ORCH_RUN_DIR": str(root), "ORCH_RUN_ID": "full"}.items():
         monkeypatch.setenv(name, value)
@@ -174,8 +174,8 @@ def test_on_a_full_disk_too_a_node_keeps_what_it_ended_of(
     )
     if "first" not in ran.stdout:
         pytest.skip(f"no mount namespaces here: {ran.stderr}")
-    told = Result(code=0, out=ran.stdout, err=ran.stderr)
-    once, again = told.events("finished")
+    reported = Result(code=0, out=ran.stdout, err=ran.stderr)
+    once, again = reported.events("finished")
     assert "No space left on device" in once["reason"]
     assert once["outcome"] == "configuration"
     assert again == {**once, "t": again["t"], "generation": 0}

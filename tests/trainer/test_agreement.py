@@ -23,7 +23,7 @@ FP32, BF16, FP16 = DTYPES
 
 
 class Board:
-    """Where the ranks of one process leave each other a word."""
+    """Board on which the ranks of one process exchange messages."""
 
     def __init__(self, ranks: int) -> None:
         self._words: list[Any] = [None] * ranks
@@ -91,7 +91,7 @@ def test_who_lowers_the_others_is_named_on_every_rank() -> None:
 
 
 def test_an_overflow_on_one_rank_skips_the_update_and_lowers_the_scale_on_all() -> None:
-    """Where each steps by its own gradients, only one of them sees it."""
+    """One rank alone sees it where each steps by its own gradients."""
     scales, moved = [], []
     for overflows in (True, False):
         torch.manual_seed(0)

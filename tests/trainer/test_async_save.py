@@ -33,7 +33,7 @@ from trainer.errors import TrainerError
 
 
 class Files(dict[str, Path]):
-    """Which a checkpoint can have only once the gate is open: until then its write is under way."""
+    """Files that a checkpoint can have only once the gate is open: until then its write is under way."""
 
     def __init__(self) -> None:
         self.gate, self.waiting = Event(), Event()
@@ -66,7 +66,7 @@ class Training:
     trained: TrainState
     run: TrainingRun
     checkpointer: Checkpointer
-    heard: io.StringIO
+    output: io.StringIO
 
     @property
     def there(self) -> list[int]:
@@ -74,7 +74,7 @@ class Training:
 
     @property
     def checkpoints(self) -> list[dict[str, Any]]:
-        lines = [line for line in self.heard.getvalue().splitlines() if line.startswith("@orch ")]
+        lines = [line for line in self.output.getvalue().splitlines() if line.startswith("@orch ")]
         return [event for line in lines if (event := json.loads(line[6:]))["event"] == "checkpoint"]
 
     def learn(self) -> None:
@@ -94,7 +94,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     def training(own: State | None = None, **options: Any) -> Training:
         place = RankInfo(events=True)
         chosen = TrainOptions(run_dir=tmp_path, **options)
-        workload, heard, files = Observed(chosen, Wishes(), place), io.StringIO(), Files()
+        workload, output, files = Observed(chosen, Wishes(), place), io.StringIO(), Files()
         workload.attachments = files
         cpu = torch.device("cpu")
         run = TrainingRun(
@@ -103,7 +103,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             place=place,
             hardware=Hardware(device=cpu, threads=1, dtype=torch.float32, onednn=""),
             group=Group(place=place, backend="none", device=cpu),
-            events=Events(place, out=heard),
+            events=Events(place, out=output),
             stop=StopSignal(),
             writer=Writer(),
             per_step=4,
@@ -116,7 +116,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             early_stopping=EarlyStopping("loss", 0),
         )
         checkpointer = Checkpointer(run, trained, OwnErrors(workload.model, own or {}))
-        made.append(Training(files=files, trained=trained, run=run, checkpointer=checkpointer, heard=heard))
+        made.append(Training(files=files, trained=trained, run=run, checkpointer=checkpointer, output=output))
         made[-1].learn()
         return made[-1]
 
@@ -126,7 +126,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         one.run.writer.close(10)
 
 
-def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin, tmp_path: Path) -> None:
+def test_the_training_continues_and_the_checkpoint_has_what_was_then(begin: Begin, tmp_path: Path) -> None:
     training = begin()
     training.files.gate.clear()
     expected: Mapping[str, Tensor] = {name: t.clone() for name, t in training.trained.model.state_dict().items()}
@@ -144,7 +144,7 @@ def test_the_training_goes_on_and_the_checkpoint_has_what_was_then(begin: Begin,
     assert 0 <= event["stopped_s"] < event["seconds"]
 
 
-def test_without_a_copy_it_is_there_when_the_training_goes_on(begin: Begin) -> None:
+def test_without_a_copy_it_is_there_when_the_training_continues(begin: Begin) -> None:
     training = begin(checkpoint_async=False)
     training.checkpointer.save(1, 4)
     assert training.there == [1]
@@ -195,8 +195,8 @@ def test_it_is_none_until_all_ranks_have_written_their_own(begin: Begin, tmp_pat
     training.checkpointer.poll(all_written=True)
     training.run.writer.finish()
     assert training.there == [1]
-    kept = torch.load(tmp_path / "ranks/step-00000001/rank-0-of-1.pt", weights_only=True)
-    assert kept["state"]["unsent"].tolist() == [1.0] * 3
+    saved = torch.load(tmp_path / "ranks/step-00000001/rank-0-of-1.pt", weights_only=True)
+    assert saved["state"]["unsent"].tolist() == [1.0] * 3
 
 
 def test_files_of_ranks_are_those_of_the_checkpoints_that_are_there(begin: Begin, tmp_path: Path) -> None:

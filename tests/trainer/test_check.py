@@ -1,4 +1,4 @@
-"""What the controller asks before it starts anything: would the trainer take these words?"""
+"""Check of the trainer's words by the controller before it starts anything."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?); there are gpt2, vision,"),
         ("gpt2 smaple", "(did you mean sample?)"),
@@ -54,10 +54,12 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
         ("gpt2 sample", "the following arguments are required: --checkpoint, --prompt"),
     ],
 )
-def test_what_the_trainer_would_refuse(words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_trainer_would_refuse(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = ask(*words.split())
-    assert said in found.refused
+    assert message in found.refused
     assert found.code == 2
 
 
@@ -127,7 +129,7 @@ def test_heads_are_compared_with_what_was_prepared(tmp_path: Path) -> None:
 
 
 def test_the_controller_needs_no_package_for_it() -> None:
-    """Without site-packages there is neither torch nor numpy nor PyYAML: every workload declares its options."""
+    """A Python without site-packages has neither torch nor numpy nor PyYAML: every workload declares its options."""
     for name in WORKLOADS:
         asked = {"words": [name, "--help"], "data": None, "environment": {}, "prog": "orch launch --"}
         ran = subprocess.run(

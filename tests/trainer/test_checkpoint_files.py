@@ -69,7 +69,7 @@ def test_beside_the_newest_those_of_the_last_hours_and_the_best_stay(tmp_path: P
 
 
 def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> None:
-    """A run that could not use step 30 and 40 goes on from 20, and is stopped at 25."""
+    """A run that could not use step 30 and 40 resumes from 20, and is stopped at 25."""
     root = tmp_path / "checkpoints"
     for step in (20, 30, 40):
         flip_a_bit(save(root, step).path / "state.pt")
@@ -80,7 +80,7 @@ def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device for the checkpoint of step 20"),
         (OSError(errno.EIO, "Input/output error"), "the checkpoint of step 20 cannot be written .*Input/output error"),
@@ -88,7 +88,7 @@ def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("behind_another", [False, True])
 def test_a_failed_save_leaves_the_old_one_and_nothing_else(
-    tmp_path: Path, error: OSError, said: str, behind_another: bool
+    tmp_path: Path, error: OSError, message: str, behind_another: bool
 ) -> None:
     root = tmp_path / "checkpoints"
     save(root, 10)
@@ -101,7 +101,7 @@ def test_a_failed_save_leaves_the_old_one_and_nothing_else(
             if behind_another:  # as torch's writer: what it says first is that its file ends in the wrong place
                 raise RuntimeError(f"unexpected pos 704 vs 598 ({error.strerror})")
 
-    with pytest.raises(TrainerError, match=f"{said}.*; the checkpoint of step 10 is kept"):
+    with pytest.raises(TrainerError, match=f"{message}.*; the checkpoint of step 10 is kept"):
         checkpoint.write(root, CheckpointManifest(step=20), fails, {})
     assert names(root) == ["step-00000010"]
 
@@ -130,12 +130,12 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(tmp_path: Path, harm:
             (newest / "manifest.json").write_text("[1, 2")
         case "missing file":
             (newest / "tokenizer.json").unlink()
-    said: list[str] = []
-    found = checkpoint.newest_sound(root, said.append)
+    messages: list[str] = []
+    found = checkpoint.newest_sound(root, messages.append)
     assert found is not None
     assert found.step == 10
-    assert len(said) == 1
-    assert "step-00000020" in said[0]
+    assert len(messages) == 1
+    assert "step-00000020" in messages[0]
 
 
 def test_a_folder_renamed_to_another_step_is_not_believed(tmp_path: Path) -> None:
@@ -181,13 +181,13 @@ def test_verify_command(call, tmp_path: Path) -> None:
     assert call("verify", str(root)).code == 3
     save(root, 10)
     flip_a_bit(save(root, 20).path / "state.pt")
-    said = call("verify", str(root))
-    assert said.code == 0
-    assert "newest verified step: 10" in said.out
-    assert "step 20: state.pt has changed" in said.out
-    told = json.loads(call("verify", str(tmp_path), "--json").out)
-    assert told["newest_verified_step"] == 10
-    assert [(c["step"], c["verified"]) for c in told["checkpoints"]] == [(20, False), (10, True)]
+    message = call("verify", str(root))
+    assert message.code == 0
+    assert "newest verified step: 10" in message.out
+    assert "step 20: state.pt has changed" in message.out
+    data = json.loads(call("verify", str(tmp_path), "--json").out)
+    assert data["newest_verified_step"] == 10
+    assert [(c["step"], c["verified"]) for c in data["checkpoints"]] == [(20, False), (10, True)]
     flip_a_bit(root / "step-00000010" / "state.pt")
     assert call("verify", str(root)).code == 3
     assert call("verify", str(root), "--json").code == 3
@@ -253,7 +253,7 @@ class Folders:
     [
         Folders({300: OTHER, 600: OTHER}, 600, 600),
         Folders({300: OTHER, 600: OTHER}, 300, 300, (600,)),  # the user went back
-        Folders({600: OTHER, 9999: OTHER}, 600, 600, (9999,)),  # nobody has reported it
+        Folders({600: OTHER, 9999: OTHER}, 600, 600, (9999,)),  # no rank has reported it
         Folders({600: OTHER, 700: OWN}, 600, 700),  # the container was started again
         Folders({600: OTHER, 700: OWN, 9999: OTHER}, 600, 700, (9999,)),
         Folders({9999: OTHER}, 0, None, (9999,)),
@@ -267,12 +267,12 @@ def test_an_attempt_continues_from_the_recorded_checkpoint(tmp_path: Path, case:
     if case.start is not None:
         start = StartPoint(step=case.start, sha256=saved[case.start].sha256) if case.start else StartPoint()
         assert decode_start(encode_start(start)) == start
-    said: list[str] = []
+    messages: list[str] = []
     for _again in range(2):
-        found = checkpoint.to_resume(root, start, OWN, said.append)
+        found = checkpoint.to_resume(root, start, OWN, messages.append)
         assert (found and found.step) == case.found
     assert sorted(set(case.attempts) - set(checkpoint.steps(root))) == list(case.aside)
-    assert len(said) == bool(case.aside)
+    assert len(messages) == bool(case.aside)
 
 
 def test_another_checkpoint_of_the_recorded_step_is_refused(tmp_path: Path) -> None:

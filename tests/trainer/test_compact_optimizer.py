@@ -115,7 +115,7 @@ def test_rounding_favours_neither_side(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMPACT)
 def test_a_mean_that_moves_less_than_half_a_step_still_moves(name: str) -> None:
-    """To the nearest, bfloat16 would keep 1.0 for ever at a beta of 0.999."""
+    """Rounded to the nearest, bfloat16 would keep 1.0 for ever at a beta of 0.999."""
     how, values = FORMATS[name], torch.ones(BLOCK)
     for step in range(1, 1001):
         chance = rounding(torch.tensor(float(step)))[1]
@@ -179,7 +179,7 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
     optimizer = built(net, kind, how)
     scaler = LossScaler("cpu", enabled=dtype is torch.float16)
     assert skips_on_device(optimizer)
-    weights, kept = [], []
+    weights, saved = [], []
     for void in (True, False, True):
         scaler.scale(net(torch.arange(16)).square().sum()).backward()
         scaler.unscale_(optimizer)
@@ -189,14 +189,14 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         weights.append(copy.deepcopy(net.state_dict()))
-        kept.append(copy.deepcopy(optimizer.state_dict()["state"]))
+        saved.append(copy.deepcopy(optimizer.state_dict()["state"]))
     assert same(weights[0], a_net().state_dict())
     assert not any(
-        value.any() for one in kept[0].values() for name, value in one.items() if not name.endswith(EXPONENTS)
+        value.any() for one in saved[0].values() for name, value in one.items() if not name.endswith(EXPONENTS)
     )
     assert not same(weights[1], weights[0])
     assert same(weights[2], weights[1])
-    assert same(kept[2], kept[1])
+    assert same(saved[2], saved[1])
 
 
 # ── Checkpoints ───────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +204,7 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, how: str, dtype: t
 
 @pytest.mark.parametrize("how", COMPACT)
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_its_state_training_goes_on_bit_by_bit(kind: str, how: str, tmp_path: Path) -> None:
+def test_from_its_state_training_continues_bit_by_bit(kind: str, how: str, tmp_path: Path) -> None:
     straight, first, second = a_net(), a_net(), a_net()
     train(straight, built(straight, kind, how), range(8))
     optimizer = built(first, kind, how)
@@ -229,10 +229,10 @@ def test_a_checkpoint_of_another_format_is_converted_and_named(kind: str, before
     saved = copy.deepcopy(optimizer.state_dict())
     changed = built(other, kind, after)
     other.load_state_dict(net.state_dict())
-    said = load_optimizer(changed, copy.deepcopy(saved))
-    assert said == (f"optimizer state: {before} in the checkpoint, {after} from now on" if before != after else "")
-    kept = {name: tuple(value.shape) for name, value in saved["state"][0].items() if value.dim()}
-    for name, shape in kept.items():
+    message = load_optimizer(changed, copy.deepcopy(saved))
+    assert message == (f"optimizer state: {before} in the checkpoint, {after} from now on" if before != after else "")
+    stored = {name: tuple(value.shape) for name, value in saved["state"][0].items() if value.dim()}
+    for name, shape in stored.items():
         if not name.endswith(EXPONENTS):
             assert tuple(changed.state_dict()["state"][0][name].shape) == shape
     expected, found = train(net, optimizer, range(5, 12)), train(other, changed, range(5, 12))

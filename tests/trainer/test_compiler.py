@@ -1,4 +1,4 @@
-"""When a run compiles its model, and whether it keeps to it."""
+"""Decision of a run to compile its model, and to stay with it."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class Played:
 
     tmp_path: Path
     others: dict[str, float] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     slow: list[int] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)
-    """The gain at each time that the training was told of another speed of its steps."""
+    """Gain at each report of another speed of the training's steps."""
     model: nn.Module = field(default_factory=lambda: nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
     all_gather: Callable[[float], list[float]] | None = None
 
@@ -73,7 +73,7 @@ class Played:
             options=TrainOptions(compile=compile, deterministic=deterministic, run_dir=self.tmp_path),
             hardware=SimpleNamespace(device=CPU, on_gpu=on_gpu, precision="float32"),
             group=SimpleNamespace(all_gather_scalar=self.all_gather or (lambda own: [own, *self.others.values()])),
-            events=SimpleNamespace(say=self.told.append, warn=self.told.append),
+            events=SimpleNamespace(say=self.messages.append, warn=self.messages.append),
             place=RankInfo(),
         )
         return Compiler(run, {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp_path / "cache")})  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ class Played:
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Played:
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
     return Played(tmp_path)
 
 
@@ -118,21 +118,21 @@ def test_on_a_gpu_auto_compiles_where_the_rest_of_the_run_is_long(
         played.steps(compiler, 1, 1.0, steps_left)
         assert played.is_compiled is compiled
     assert len(played.slow) == compiled
-    assert played.told == ["compiling in the next step: 20 s of the 6.7 min that are left"][: int(compiled)]
+    assert played.messages == ["compiling in the next step: 20 s of the 6.7 min that are left"][: int(compiled)]
 
 
 def test_on_a_cpu_only_what_is_asked_for_is_compiled(played: Played) -> None:
     with played.training(on_gpu=False) as compiler:
         played.steps(compiler, 20, 100.0)
         assert not played.is_compiled
-    assert (played.told, played.slow) == ([], [])
+    assert (played.messages, played.slow) == ([], [])
     with played.training(compile=True, on_gpu=False):
         assert played.is_compiled
 
 
 def test_ranks_of_unequal_machines_decide_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random machines whose ranks play together."""
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
     chance, decided = Random(0), set()  # noqa: S311  # no secrets
     for case in range(100):
         times = [10 ** chance.uniform(-2, 1) for _ in range(chance.choice((1, 2, 5)))]
@@ -145,13 +145,13 @@ def test_ranks_of_unequal_machines_decide_alike(tmp_path: Path, monkeypatch: pyt
 
 def decide_together(step_s: list[float], steps_left: int, folder: Path) -> list[bool]:
     """Each rank in a thread of its own, with collectives that all of them have to call in the same order."""
-    meeting, said = Barrier(len(step_s), timeout=10), [0.0] * len(step_s)
+    meeting, message = Barrier(len(step_s), timeout=10), [0.0] * len(step_s)
 
     def decide(number: int) -> bool:
         def all_gather_scalar(value: float) -> list[float]:
-            said[number] = value
+            message[number] = value
             meeting.wait()
-            everyones = list(said)
+            everyones = list(message)
             meeting.wait()
             return everyones
 
@@ -174,7 +174,7 @@ def test_what_is_not_faster_is_undone_and_not_tried_again(played: Played) -> Non
         played.steps(compiler, 6, 1.0)
         assert not played.is_compiled
     assert played.gains == [0.0, 0.0]
-    assert played.told[-1] == "compiled steps take 1.0 s, before 1.0 s: back to steps that are not compiled"
+    assert played.messages[-1] == "compiled steps take 1.0 s, before 1.0 s: back to steps that are not compiled"
     with played.training() as again:
         played.steps(again, 30, 1.0)
         assert not played.is_compiled
@@ -187,9 +187,9 @@ def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Pla
         played.steps(compiler, 6, 0.8)
         assert played.is_compiled
     assert played.gains == [0.0, 0.25]
-    assert "compiled: the step took 41 s" in played.told
-    (kept,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
-    assert kept == {"seconds": 40.0, "warm": False, "gain": pytest.approx(0.25)}
+    assert "compiled: the step took 41 s" in played.messages
+    (saved,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
+    assert saved == {"seconds": 40.0, "warm": False, "gain": pytest.approx(0.25)}
     compiling.undo(played.model)
     with played.training():
         assert played.is_compiled
@@ -200,7 +200,7 @@ def test_what_has_paid_is_compiled_at_once_when_the_run_starts_again(played: Pla
 
 
 def test_the_pass_that_compiles_may_be_a_measurements(played: Played) -> None:
-    """Then the steps are as usual ones from the first on, and what was compiled for the measurement trains."""
+    """The steps are then as usual ones from the first on, and what was compiled for the measurement trains."""
     compiler = played.compiler(compile=True)
     with compiler.first_pass():
         assert not compiler._watch, "before it is known whether it compiles"
@@ -213,13 +213,13 @@ def test_the_pass_that_compiles_may_be_a_measurements(played: Played) -> None:
         assert compiler._watch
     with compiler.first_pass():
         assert not compiler._watch
-    assert played.told == ["compiling in the next pass", "compiled: its first pass took 0.0 s"]
-    (kept,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
-    assert (kept["warm"], kept["gain"]) == (False, None)
+    assert played.messages == ["compiling in the next pass", "compiled: its first pass took 0.0 s"]
+    (saved,) = json.loads((played.tmp_path / "cache/compile.json").read_text()).values()
+    assert (saved["warm"], saved["gain"]) == (False, None)
     with compiler.steps(compiler._run, lambda: played.slow.append(1), lambda: played.gains.append(0)):
         played.steps(compiler, 20, 1.0)
     assert (played.slow, played.gains) == ([], [])
-    assert len(played.told) == 2
+    assert len(played.messages) == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"key": 3}', '{"KEY": {"seconds": "x"}}'])
@@ -240,12 +240,12 @@ def test_not_where_it_is_not_wanted(played: Played, compile: bool | str, determi
     with played.training(compile, deterministic=deterministic) as compiler:
         played.steps(compiler, 12, 10.0)
         assert not played.is_compiled
-    assert played.told == []
+    assert played.messages == []
 
 
 def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the hang detector, and for people."""
-    times, over, said, parts = iter([0.0, 3.0, 6.0, 9.0, 12.0, 1900.0]), Event(), list[str](), list[str]()
+    """The hang detector and people see it."""
+    times, over, output, parts = iter([0.0, 3.0, 6.0, 9.0, 12.0, 1900.0]), Event(), list[str](), list[str]()
     monkeypatch.setattr(heartbeat, "part", parts.append)
     monkeypatch.setattr("trainer.engine.compiler.TICK_S", 0.001)
 
@@ -255,10 +255,10 @@ def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
             over.set()
         return now
 
-    _Watch(said.append, clock)
+    _Watch(output.append, clock)
     assert over.wait(10)
     assert parts == ["compiling"] * 4
-    assert said == ["compiling for 12 s"]
+    assert output == ["compiling for 12 s"]
 
 
 # ── Whole trainings ───────────────────────────────────────────────────────────────────────────────
@@ -268,8 +268,8 @@ def test_compiling_counts_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_training_is_the_same_and_is_compiled(
     forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if compiling.what_lacks(CPU):
-        pytest.skip(compiling.what_lacks(CPU))
+    if compiling.missing_requirement(CPU):
+        pytest.skip(compiling.missing_requirement(CPU))
     words = ("gpt2", "train", "--layers", "1", "--heads", "2", "--width", "32", "--seq-len", "16", "--max-steps", "4",
              "--data-dir", str(data_dir), "--no-amp", "--num-workers", "0", "--log-every", "1",
              "--eval-every", "0")  # fmt: skip
@@ -316,10 +316,10 @@ def test_ranks_measure_the_program_that_trains(
     assert "compiled: the step took" not in result.out
 
 
-def test_a_compiler_that_fails_is_told_from_the_training(
+def test_a_compiler_that_fails_is_distinguished_from_the_training(
     forked, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    headers = compiling.what_lacks(CPU, {"CXX": "false"})
+    headers = compiling.missing_requirement(CPU, {"CXX": "false"})
     if headers:
         pytest.skip(headers)
     monkeypatch.setenv("CXX", "false")

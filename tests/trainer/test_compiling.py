@@ -49,7 +49,7 @@ def test_gradients_of_a_recurrent_layer_come_together() -> None:
 
 
 def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
     model = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
     compiling.compile_in_place(model, CPU, backend="eager")
     before = [block._compiled_call_impl for block in model]
@@ -68,7 +68,7 @@ def test_evaluation_runs_what_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_gradients_come_block_by_block() -> None:
-    """So that the exchange of the first ones overlaps with the rest of the backward pass; one graph serves all."""
+    """The exchange of the first ones overlaps so with the rest of the backward pass; one graph serves all."""
     graphs, blocks, at = alone(gradients_of_blocks)
     assert graphs == 1
     assert blocks == [3, 2, 1, 0], "the order in which blocks have all their gradients"
@@ -80,7 +80,7 @@ def gradients_of_blocks() -> tuple[int, list[int], list[float]]:
     """Number of graphs; blocks in the order in which they have all their gradients, with the share of all by then."""
     from torch._dynamo.utils import counters
 
-    compiling.what_lacks = lambda *_: ""
+    compiling.missing_requirement = lambda *_: ""
     torch.manual_seed(0)
     model = GPT2(Gpt2Shape(vocab_size=64, layers=4, heads=2, width=16, seq_len=8), 0.0, Computation())
     compiling.compile_in_place(model, CPU, backend="aot_eager")
@@ -95,19 +95,20 @@ def gradients_of_blocks() -> tuple[int, list[int], list[float]]:
     return counters["stats"]["unique_graphs"], order, [ends[b] / total for b in order]
 
 
-def test_what_lacks(tmp_path: Path) -> None:
-    assert "g++ is not there" in compiling.what_lacks(CPU, {}, lambda name: None, tmp_path)
-    assert "clang++ is not there" in compiling.what_lacks(CPU, {"CXX": "clang++"}, lambda name: None, tmp_path)
-    assert "Python.h is not there" in compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path)
+def test_missing_requirements(tmp_path: Path) -> None:
+    assert "g++ is not there" in compiling.missing_requirement(CPU, {}, lambda name: None, tmp_path)
+    assert "clang++ is not there" in compiling.missing_requirement(CPU, {"CXX": "clang++"}, lambda name: None, tmp_path)
+    assert "Python.h is not there" in compiling.missing_requirement(CPU, {}, lambda name: f"/bin/{name}", tmp_path)
     (tmp_path / "Python.h").touch()
-    assert compiling.what_lacks(CPU, {}, lambda name: f"/bin/{name}", tmp_path) == ""
+    assert compiling.missing_requirement(CPU, {}, lambda name: f"/bin/{name}", tmp_path) == ""
 
 
 @pytest.mark.slow
 def test_in_place_keeps_the_names_and_the_figures() -> None:
-    """In a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
-    if compiling.what_lacks(CPU):
-        pytest.skip(compiling.what_lacks(CPU))
+    """The test has a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten
+    seconds more."""
+    if compiling.missing_requirement(CPU):
+        pytest.skip(compiling.missing_requirement(CPU))
     assert 1 <= alone(compare_ragged_batches) <= 2
 
 
@@ -150,8 +151,8 @@ def compare_checkpointed() -> None:
 
 def test_where_it_cannot_be_the_model_stays_as_it_is() -> None:
     model = nn.Linear(2, 2)
-    lacking = compiling.compile_in_place(model, torch.device("cuda", 0))
-    if not lacking:
+    missing = compiling.compile_in_place(model, torch.device("cuda", 0))
+    if not missing:
         pytest.skip("this machine has what a GPU needs")
     assert model(torch.ones(1, 2)).shape == (1, 2)
     assert model._compiled_call_impl is None

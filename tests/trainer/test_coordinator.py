@@ -1,4 +1,4 @@
-"""What the nodes decide together, by a clock that the tests hold."""
+"""Decisions of the nodes together, by a clock of the tests."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Meeting:
 
     def after(self, seconds: float, *alive: int) -> list[Order]:
         self.now += seconds
-        heard = [order for rank in alive for order in self.coordinator.alive(rank, self.now)]
-        return [*heard, *self.coordinator.tick(self.now)]
+        received = [order for rank in alive for order in self.coordinator.alive(rank, self.now)]
+        return [*received, *self.coordinator.tick(self.now)]
 
     def ended(self, rank: int, how: RankExit) -> list[Order]:
         return self.coordinator.ended(rank, how, self.now)
@@ -68,7 +68,7 @@ def begun() -> Meeting:
     return meeting
 
 
-def test_nobody_starts_before_all_are_there() -> None:
+def test_no_node_starts_before_all_are_there() -> None:
     meeting = Meeting()
     assert meeting.coordinator.ready(2, 0, meeting.now) == []
     assert meeting.coordinator.ready(0, 0, meeting.now) == []
@@ -113,7 +113,7 @@ def test_where_all_only_lost_somebody_it_does_not_wait_for_ever() -> None:
 
 
 @pytest.mark.parametrize("kind", ["user", "configuration"])
-def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
+def test_what_a_person_must_fix_is_not_tried_again(kind: Outcome) -> None:
     meeting = begun()
     meeting.ended(0, LOST)
     own = rank_exit(kind, "beta", rank=1, reason="ValueError: no")
@@ -133,7 +133,7 @@ def test_what_a_person_must_mend_is_not_tried_again(kind: Outcome) -> None:
     ],
 )
 def test_what_another_try_can_repair_is_tried_again(line: str) -> None:
-    """By what a script wrote: nothing of it is the user's error."""
+    """The script's own output decides: nothing of it is the user's error."""
     meeting = begun()
     broken = read_rank_exit("beta", 1, [f"[rank1]: {line}"], first_rank=1)
     assert (broken.outcome, broken.because_of_others) == ("infrastructure", False)
@@ -160,7 +160,7 @@ def test_closed_ports_end_the_run_unless_another_ranks_end_explains_them() -> No
     assert meeting.ended(1, mesh) == []  # told too late: it follows from the end that was decided on
 
 
-def test_a_users_error_told_too_late_is_told_all_the_same() -> None:
+def test_a_users_error_reported_too_late_is_reported_all_the_same() -> None:
     """Its node was cut off when it failed, and the others are gathering for the next try."""
     meeting = begun()
     meeting.coordinator.gone(1, meeting.now)
@@ -189,7 +189,7 @@ def test_restarts_are_used_up_unless_there_is_progress() -> None:
     assert orders == [EndRun(rank_exit=KILLED)]
 
 
-def test_a_node_that_goes_in_peace_is_waited_for_and_costs_no_restart() -> None:
+def test_a_node_that_leaves_in_order_is_waited_for_and_costs_no_restart() -> None:
     """Its machine shuts down: ranks have written their checkpoint, and the others' have ended well."""
     meeting = begun()
     stopped = rank_exit("stopped", "gamma")
@@ -203,7 +203,7 @@ def test_a_node_that_goes_in_peace_is_waited_for_and_costs_no_restart() -> None:
     assert meeting.coordinator.over is None
 
 
-def test_a_short_silence_is_told_and_nothing_is_broken() -> None:
+def test_a_short_silence_is_reported_and_nothing_is_broken() -> None:
     meeting = begun()
     assert meeting.after(STALLED_S + 1, 1) == [Notice(event=NodesStalled(nodes=("gamma",), seconds=9))]
     assert meeting.after(1, 1) == []
@@ -232,7 +232,7 @@ def test_a_container_that_is_back_before_its_loss_was_noticed() -> None:
     assert again.cause.node == "gamma"
 
 
-def test_a_council_that_was_killed_learns_where_the_others_are() -> None:
+def test_a_coordinator_that_was_killed_learns_where_the_others_are() -> None:
     meeting = Meeting()
     meeting.coordinator.ready(1, 7, meeting.now)
     meeting.coordinator.ready(2, 7, meeting.now)
@@ -354,7 +354,7 @@ def test_a_hang_restarts_all_where_ranks_are_stuck_and_never_because_a_script_pr
 
 
 def test_a_left_out_rank_does_not_switch_the_detection_off() -> None:
-    """It gives a sign of life every second for as long as it lives."""
+    """A left out rank sends a heartbeat every second for as long as it lives."""
     left_out = replace(IDLE, rank=2, exchange="left-out", left_out=True)
     run = watched(90, third=left_out)
     for work in range(12):

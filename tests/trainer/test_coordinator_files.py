@@ -61,7 +61,7 @@ def test_a_copy_that_fails_or_never_ends_delays_the_start_and_is_not_repeated() 
 
 
 def test_a_link_that_drops_during_every_copy_does_not_delay_the_start_for_ever() -> None:
-    """After three tries the node starts without the files; after the next end they are tried again."""
+    """Three tries, and the node starts without the files; after the next end they are tried again."""
     for mode, lists, source, node in (
         ("results", (files(LAST), files(), files(LAST)), "alpha", "beta"),
         ("all", (files(), files(LAST), files()), "beta", "alpha"),

@@ -1,4 +1,4 @@
-"""What a step will take: shares, the model of a step, the choice, and that it is quick."""
+"""Prediction of a step: shares, the model of a step, the choice, and that it is quick."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def machines(drawn: list[tuple[float, float, float]], samples: int) -> Measureme
     return measured(nodes, samples_per_step=samples)
 
 
-def row_of(told: SyncChoice, sync: str, nodes: int) -> StepTime:
-    return next(row for row in told.rows if row.sync == sync and len(row.nodes) == nodes)
+def row_of(reported: SyncChoice, sync: str, nodes: int) -> StepTime:
+    return next(row for row in reported.rows if row.sync == sync and len(row.nodes) == nodes)
 
 
 # ── shares ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,10 +81,10 @@ def test_fewer_samples_than_nodes_are_refused() -> None:
 
 def test_a_step_of_ddp_on_gigabit_takes_what_the_wire_takes() -> None:
     """GPT-2's gradients, five nodes: 2 × 4/5 × 498 MB = 796 MB at 941 Mbit/s, 6.77 s."""
-    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="fp32")
-    assert told.chosen.sent_bytes == pytest.approx(796.4e6, rel=1e-3)
-    assert told.chosen.exchange_s == pytest.approx(6.77, rel=0.01)
-    assert told.chosen.compute_s == pytest.approx(2 * 0.0215)
+    choice = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="fp32")
+    assert choice.chosen.sent_bytes == pytest.approx(796.4e6, rel=1e-3)
+    assert choice.chosen.exchange_s == pytest.approx(6.77, rel=0.01)
+    assert choice.chosen.compute_s == pytest.approx(2 * 0.0215)
 
 
 def test_a_way_of_sending_reaches_its_share_of_the_link() -> None:
@@ -134,14 +134,14 @@ def test_auto_is_never_below_the_best_single_node(
     drawn: list[tuple[float, float, float]], samples: int, unproven: bool
 ) -> None:
     known = machines(drawn, samples)
-    told = choose_sync(known, unproven=unproven)
+    choice = choose_sync(known, unproven=unproven)
     alone = min(samples * each + fixed for each, fixed, _ in drawn)
-    assert told.chosen.step_s <= alone * (1 + 1e-9)
-    assert told.chosen.speedup >= 1 - 1e-9
-    assert told.chosen in told.rows
-    assert unproven or told.chosen.proven
-    assert {out.rank for out in told.left_out} | set(told.chosen.ranks) == set(range(len(drawn)))
-    assert sum(told.chosen.shares) == samples
+    assert choice.chosen.step_s <= alone * (1 + 1e-9)
+    assert choice.chosen.speedup >= 1 - 1e-9
+    assert choice.chosen in choice.rows
+    assert unproven or choice.chosen.proven
+    assert {out.rank for out in choice.left_out} | set(choice.chosen.ranks) == set(range(len(drawn)))
+    assert sum(choice.chosen.shares) == samples
 
 
 @given(NODES.filter(lambda drawn: len(drawn) > 1), st.integers(8, 4000), st.floats(1, 100))
@@ -161,21 +161,21 @@ def test_each_rung_has_its_place() -> None:
     chosen = []
     for mbit in (100_000, 25_000, 10_000, 1_000, 300, 10):
         nodes = [node(rank, link=mbit * 1e6 / 8) for rank in range(5)]
-        told = choose_sync(measured(nodes, samples_per_step=400))
-        chosen.append((told.chosen.sync, len(told.chosen.nodes)))
+        choice = choose_sync(measured(nodes, samples_per_step=400))
+        chosen.append((choice.chosen.sync, len(choice.chosen.nodes)))
     assert chosen == [("fp32", 5), ("fp16", 5), ("int8", 5), ("int4", 5), ("int4", 5), ("alone", 1)]
 
 
-def test_a_rung_whose_loss_is_not_known_is_taken_only_when_told() -> None:
+def test_a_rung_whose_loss_is_not_known_is_taken_only_on_request() -> None:
     known = measured([node(rank) for rank in range(5)], samples_per_step=10)
     assert choose_sync(known).chosen.sync == ALONE
     assert choose_sync(known, unproven=True).chosen.sync == "diloco"
 
 
-def test_a_rung_asked_for_is_taken_as_said_on_all_nodes() -> None:
-    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="int4")
-    assert (told.chosen.sync, len(told.chosen.nodes), told.left_out) == ("int4", 5, ())
-    assert told.chosen.speedup < 1
+def test_a_requested_rung_is_taken_on_all_nodes() -> None:
+    choice = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=10), sync="int4")
+    assert (choice.chosen.sync, len(choice.chosen.nodes), choice.left_out) == ("int4", 5, ())
+    assert choice.chosen.speedup < 1
 
 
 def test_an_unknown_rung_is_refused() -> None:
@@ -185,16 +185,16 @@ def test_an_unknown_rung_is_refused() -> None:
 
 def test_a_node_on_a_slow_link_is_left_out_where_that_is_faster() -> None:
     nodes = [node(rank, link=GIGABIT if rank != 1 else GIGABIT / 10) for rank in range(5)]
-    told = choose_sync(measured(nodes, samples_per_step=2000))
-    assert told.chosen.nodes == ("alpha", "gamma", "delta", "epsilon")
-    assert told.chosen.ranks == (0, 2, 3, 4)
-    small = replace(told.measured, parameters=100_000)
+    choice = choose_sync(measured(nodes, samples_per_step=2000))
+    assert choice.chosen.nodes == ("alpha", "gamma", "delta", "epsilon")
+    assert choice.chosen.ranks == (0, 2, 3, 4)
+    small = replace(choice.measured, parameters=100_000)
     assert len(choose_sync(small).chosen.nodes) == 5
 
 
 def test_one_node_has_nothing_to_choose() -> None:
-    told = choose_sync(measured([node(0)], samples_per_step=8), sync="int4")
-    assert (told.chosen.sync, told.chosen.speedup, told.warnings, len(told.rows)) == (ALONE, 1.0, (), 1)
+    choice = choose_sync(measured([node(0)], samples_per_step=8), sync="int4")
+    assert (choice.chosen.sync, choice.chosen.speedup, choice.warnings, len(choice.rows)) == (ALONE, 1.0, (), 1)
 
 
 def test_equal_shares_wait_for_the_slowest() -> None:
@@ -230,13 +230,13 @@ def test_more_nodes_like_the_average_one() -> None:
 
 
 def test_the_event_is_json_and_marks_one_row() -> None:
-    told = choose_sync(measured([node(rank) for rank in range(3)], samples_per_step=600))
-    fields = json.loads(json.dumps(asdict(forecast(told))))
+    choice = choose_sync(measured([node(rank) for rank in range(3)], samples_per_step=600))
+    fields = json.loads(json.dumps(asdict(forecast(choice))))
     assert sorted(fields) == [
         "best_node", "latency_ms", "left_out", "link_mbit_s", "rows", "sync", "unit", "warnings",
     ]  # fmt: skip
     (chosen,) = [row for row in fields["rows"] if row["chosen"]]
-    assert chosen["sync"] == fields["sync"] == told.chosen.sync
+    assert chosen["sync"] == fields["sync"] == choice.chosen.sync
     assert chosen["nodes"] == ["alpha", "beta", "gamma"]
     assert fields["link_mbit_s"]["beta"] == 941.0
 
@@ -244,15 +244,15 @@ def test_the_event_is_json_and_marks_one_row() -> None:
 def test_the_choice_in_one_line() -> None:
     nodes = [node(rank) for rank in range(5)]
     assert summary(choose_sync(measured(nodes, samples_per_step=10))) == "forecast: alpha alone, 6.0k tokens/s"
-    told = summary(choose_sync(measured(nodes, samples_per_step=400)))
-    assert told == "forecast: int4 on alpha, beta, gamma, delta, epsilon, 19.5k tokens/s, 3.3 x alpha alone"
+    choice = summary(choose_sync(measured(nodes, samples_per_step=400)))
+    assert choice == "forecast: int4 on alpha, beta, gamma, delta, epsilon, 19.5k tokens/s, 3.3 x alpha alone"
 
 
 def test_the_table_is_aligned_and_marks_the_choice() -> None:
-    told = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=400))
-    lines = table(told)
+    choice = choose_sync(measured([node(rank) for rank in range(5)], samples_per_step=400))
+    lines = table(choice)
     assert lines[0].split() == ["sync", "nodes", "step", "compute", "exchange", "tokens/s", "x", "alpha"]
-    assert len({len(line) for line in lines[: len(told.rows) + 1]}) == 1
+    assert len({len(line) for line in lines[: len(choice.rows) + 1]}) == 1
     assert [line.split()[1:4] for line in lines if line.startswith("▶")] == [["int4", "all", "5"]]
     assert any(line.startswith("   diloco ?") for line in lines)
     assert "links: alpha 941 Mbit/s" in "\n".join(lines)
@@ -284,10 +284,10 @@ def test_unequal_nodes_have_as_many_owners_as_the_smallest_has_ranks() -> None:
 
 
 def test_measurements_of_earlier_versions_have_a_rank_on_each_node() -> None:
-    told = json.loads(json.dumps(asdict(measured([node(0), node(1)], samples_per_step=8))))
-    for one in told["nodes"]:
+    data = json.loads(json.dumps(asdict(measured([node(0), node(1)], samples_per_step=8))))
+    for one in data["nodes"]:
         del one["host"], one["inside"]
-    assert node_set(read_measurement(told).nodes, 8).senders == 2
+    assert node_set(read_measurement(data).nodes, 8).senders == 2
 
 
 def test_a_thousand_nodes_have_fewer_sets_than_nodes() -> None:

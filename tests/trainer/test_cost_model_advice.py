@@ -1,4 +1,4 @@
-"""What people read of a forecast: the warnings, who is left out, and why."""
+"""Text of a forecast for people: the warnings, the nodes left out, and why."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ FIVE = [node(rank) for rank in range(5)]
 
 def test_the_seeds_example_is_called_thirty_times_slower_and_why() -> None:
     """Two samples of 128 tokens per node and step: 0.04 s of computing, 498 MB of gradients, gigabit."""
-    told = choose_sync(measured(FIVE, samples_per_step=10))
-    assert told.warnings[0] == (
+    choice = choose_sync(measured(FIVE, samples_per_step=10))
+    assert choice.warnings[0] == (
         "5 nodes with fp32 would train 32 times slower than alpha alone: in a step they compute for 0.043 s, and"
         " sending 796 MB each adds 6.8 s; alpha alone needs 0.21 s. So auto lets it train alone"
     )
-    assert told.warnings[1] == (
+    assert choice.warnings[1] == (
         "more gradient accumulation helps: from --global-batch-size 400 on (now 10), 5 nodes with fp32 are as fast as"
         " alpha alone, and from 15000 on at 90 % of their joint speed"
     )
-    assert told.warnings[2] == (
+    assert choice.warnings[2] == (
         "--sync diloco would reach 1.2 x alpha alone; whether its loss stays within 0.5 % of fp32's is not known"
     )
-    assert len(told.warnings) == 3
+    assert len(choice.warnings) == 3
 
 
-def test_what_is_said_to_help_does() -> None:
+def test_proposed_changes_help() -> None:
     known = measured(FIVE, samples_per_step=10)
     even, efficient = larger_steps(known, known.costs[0])
     assert (even, efficient) == (400, 15000)
@@ -48,21 +48,21 @@ def test_no_step_is_large_enough_for_equal_shares_of_very_unequal_nodes() -> Non
 
 
 def test_a_rung_asked_for_that_is_slower_than_one_node_is_called_so() -> None:
-    told = choose_sync(measured(FIVE, samples_per_step=40), sync="int4")
-    assert told.warnings[0].startswith("5 nodes with int4 would train 1.3 times slower than alpha alone: ")
-    assert told.warnings[0].endswith("alpha alone needs 0.86 s. --sync auto lets it train alone")
+    choice = choose_sync(measured(FIVE, samples_per_step=40), sync="int4")
+    assert choice.warnings[0].startswith("5 nodes with int4 would train 1.3 times slower than alpha alone: ")
+    assert choice.warnings[0].endswith("alpha alone needs 0.86 s. --sync auto lets it train alone")
     better = choose_sync(measured(FIVE, samples_per_step=200), sync="fp32")
     assert "--sync auto takes int4 on alpha, beta, gamma, delta, epsilon: 2.4 x alpha alone" in better.warnings[0]
 
 
 def test_auto_names_what_it_takes_instead() -> None:
-    told = choose_sync(measured(FIVE, samples_per_step=200))
-    assert told.warnings[0].endswith("So auto takes int4 on alpha, beta, gamma, delta, epsilon: 2.4 x alpha alone")
+    choice = choose_sync(measured(FIVE, samples_per_step=200))
+    assert choice.warnings[0].endswith("So auto takes int4 on alpha, beta, gamma, delta, epsilon: 2.4 x alpha alone")
 
 
 def test_a_rung_whose_loss_is_not_known_is_taken_with_a_word() -> None:
-    told = choose_sync(measured(FIVE, samples_per_step=200), sync="diloco")
-    assert told.warnings == (
+    choice = choose_sync(measured(FIVE, samples_per_step=200), sync="diloco")
+    assert choice.warnings == (
         "diloco: whether its loss stays within 0.5 % of fp32's is not known. Compare the loss with a run of"
         " --sync fp32, or take --sync auto",
     )
@@ -70,11 +70,11 @@ def test_a_rung_whose_loss_is_not_known_is_taken_with_a_word() -> None:
 
 def test_a_slow_link_is_named_and_what_a_cable_would_bring() -> None:
     nodes = [*FIVE[:4], node(4, link=GIGABIT / 10)]
-    told = choose_sync(measured(nodes, samples_per_step=2000))
-    assert told.left_out[0].why == (
+    choice = choose_sync(measured(nodes, samples_per_step=2000))
+    assert choice.left_out[0].why == (
         "its link carries 94 Mbit/s, the others' 941 Mbit/s: a step would take 17 s with it (int4), 12 s without"
     )
-    assert told.warnings[-1] == (
+    assert choice.warnings[-1] == (
         "epsilon's link carries 94 Mbit/s, the others' 941 Mbit/s: a cable instead of Wi-Fi, or a faster port, would"
         " bring a step of all nodes with int4 from 17 s to 9.5 s"
     )
@@ -82,28 +82,28 @@ def test_a_slow_link_is_named_and_what_a_cable_would_bring() -> None:
 
 def test_slow_nodes_are_left_out_with_one_line_for_all() -> None:
     nodes = [FIVE[0], *(node(rank, sample_s=1.2) for rank in range(1, 5))]
-    told = choose_sync(measured(nodes, samples_per_step=200))
-    assert [out.node for out in told.left_out] == ["beta", "gamma", "delta", "epsilon"]
+    choice = choose_sync(measured(nodes, samples_per_step=200))
+    assert [out.node for out in choice.left_out] == ["beta", "gamma", "delta", "epsilon"]
     assert "left out: beta, gamma, delta, epsilon: it computes 56 times slower than alpha: a step" in "\n".join(
-        table(told)
+        table(choice)
     )
 
 
-def test_a_node_that_would_bring_little_is_not_said_to_cost() -> None:
+def test_a_node_that_would_bring_little_is_not_reported_as_a_cost() -> None:
     """One sync method, 3 % faster with both nodes: less than the forecast can be sure of."""
     known = replace(
         measured([node(0, sample_s=0.1), node(1, sample_s=0.1)], samples_per_step=100, parameters=1000),
         latency_s=0.94,
         costs=(cost("fp32", 4.0),),
     )
-    told = choose_sync(known)
-    assert told.chosen.sync == "alone"
-    assert told.left_out[0].why.startswith("it would bring little, less than the forecast can be sure of: ")
+    choice = choose_sync(known)
+    assert choice.chosen.sync == "alone"
+    assert choice.left_out[0].why.startswith("it would bring little, less than the forecast can be sure of: ")
 
 
-def test_nothing_is_said_where_all_is_well() -> None:
-    told = choose_sync(measured(FIVE, samples_per_step=100_000))
-    assert (told.chosen.sync, len(told.chosen.nodes), told.left_out, told.warnings) == ("fp32", 5, (), ())
+def test_nothing_is_printed_where_all_is_well() -> None:
+    choice = choose_sync(measured(FIVE, samples_per_step=100_000))
+    assert (choice.chosen.sync, len(choice.chosen.nodes), choice.left_out, choice.warnings) == ("fp32", 5, (), ())
 
 
 def test_figures_have_the_digits_that_people_need() -> None:

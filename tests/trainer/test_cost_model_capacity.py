@@ -70,8 +70,8 @@ def test_unequal_nodes_finish_together_by_their_shares_and_micro_batches() -> No
     nodes = [replace(node(0, sample_s=0.01, link=FAST), micro_batch=8), replace(node(1, sample_s=0.03, link=FAST),
              micro_batch=4)]  # fmt: skip
     found = plan_capacity(measured(nodes, samples_per_step=40, parameters=1000), Query())
-    told = [(each.share, each.micro_batch, each.passes) for each in found.members]
-    assert told == [(30, 8, 4), (10, 4, 3)]
+    reported = [(each.share, each.micro_batch, each.passes) for each in found.members]
+    assert reported == [(30, 8, 4), (10, 4, 3)]
     assert pytest.approx(10 * 0.03) == 30 * 0.01
 
 

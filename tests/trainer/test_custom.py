@@ -83,7 +83,7 @@ def test_a_loss_for_each_sample_and_their_mean_are_the_same(reduction: str, port
     torch.testing.assert_close(sums, (workload.model(inputs) - targets).square().sum().reshape(1))
 
 
-def test_a_loss_of_another_shape_is_told(portion) -> None:
+def test_a_loss_of_another_shape_is_reported(portion) -> None:
     workload = custom(lambda outputs, targets: outputs[:, None] - targets)
     with pytest.raises(ConfigurationError, match=r"shape \(4, 4\): expected \(4,\)"):
         workload.loss_sums(workload.model, workload.batch(portion(4)))
@@ -97,7 +97,7 @@ def portion():
 
 
 @pytest.mark.parametrize(
-    ("content", "named", "options", "code", "told"),
+    ("content", "named", "options", "code", "message"),
     [
         ("", "", (), 2, "expected --module my_pkg:build"),
         ("", "{file}", (), 2, "expected --module my_pkg:build"),
@@ -113,15 +113,15 @@ def portion():
         ("def build(): ...", "{file}:build", (), 3, "returned a NoneType: expected a Task or a Workload"),
     ],
 )
-def test_what_is_wrong_with_a_module_is_told(
-    content: str, named: str, options: tuple[str, ...], code: int, told: str, call, tmp_path: Path
+def test_what_is_wrong_with_a_module_is_reported(
+    content: str, named: str, options: tuple[str, ...], code: int, message: str, call, tmp_path: Path
 ) -> None:
     file = tmp_path / f"wrong_{abs(hash((content, named, options)))}.py"  # Python imports a name once
     file.write_text(content, "utf-8")
     place = {"file": str(file), "folder": str(tmp_path)}
     failed = call("custom", "--module", named.format(**place), "--run-dir", str(tmp_path), *options)
     assert failed.code == code
-    assert told.format(**place) in failed.err
+    assert message.format(**place) in failed.err
     assert "Traceback" not in failed.err
 
 

@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and when it is time to stop."""
+"""Best evaluation, and the time to stop."""
 
 from __future__ import annotations
 

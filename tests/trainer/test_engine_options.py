@@ -1,4 +1,4 @@
-"""What the engine's options change: each is seen to do what it says."""
+"""Effects of the engine's options: each does what its help says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_one_precedence_flags_environment_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("lr: 1\nbatch_sise: 3\n", "run.yaml:2: unknown option 'batch-sise' (did you mean 'batch-size'?)"),
         ("lr: 1\n\nlr: 2\n", "run.yaml:3: lr is given already in line 1"),
@@ -35,14 +35,14 @@ def test_one_precedence_flags_environment_file(tmp_path: Path) -> None:
         ("lr: [\n", "not YAML"),
     ],
 )
-def test_a_wrong_file_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_file_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as error:
         parse(["gpt2", "--config", str(tmp_path / "run.yaml")], {})
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_wrong_variable_is_told_by_name() -> None:
+def test_a_wrong_variable_is_reported_by_name() -> None:
     with pytest.raises(ConfigurationError, match="TRAINER_LRR in the environment: unknown option 'lrr'"):
         parse(["gpt2"], {"TRAINER_LRR": "1"})
 
@@ -115,9 +115,9 @@ def test_bf16_changes_the_products_only_where_it_is_native(train, tmp_path: Path
         assert "avx512_bf16" in low.err
 
 
-@pytest.mark.parametrize(("steps", "told"), [(3, "profile: nothing was recorded"), (8, "summary.md")])
-def test_a_run_too_short_for_its_profile_says_so(train, tmp_path: Path, steps: int, told: str) -> None:
+@pytest.mark.parametrize(("steps", "message"), [(3, "profile: nothing was recorded"), (8, "summary.md")])
+def test_a_run_too_short_for_its_profile_says_so(train, tmp_path: Path, steps: int, message: str) -> None:
     run = train(tmp_path, "--max-steps", str(steps), "--profile", "50")
     assert run.code == 0, run.err
-    assert told in run.out
+    assert message in run.out
     assert (tmp_path / "profile" / "summary.md").exists() is (steps == 8)

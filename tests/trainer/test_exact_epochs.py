@@ -81,14 +81,14 @@ def _requested(part: Part, order: Order, cursor: int) -> list[tuple[np.ndarray, 
 
 
 def test_groups_begin_with_steps_again_after_a_change() -> None:
-    """In the epochs after one in which steps became shorter, they have hardly any padding, as before it."""
+    """The epochs after one in which steps became shorter have hardly any padding, as before it."""
     samples = 3000
     order = Bucketed(LENGTHS[:samples], SEED, changed_steps([(0, 80)], 1520, 48))
     spreads = [np.ptp(LENGTHS[order.take(at, 48)]) for at in range(1520, 4 * samples, 48)]
     assert np.median(spreads[samples // 48 :]) < 5
 
 
-def test_sizes_of_steps_are_kept_until_they_change() -> None:
+def test_sizes_of_steps_stay_until_they_change() -> None:
     assert changed_steps([], 0, 8) == [(0, 8)]
     assert changed_steps([(0, 8)], 0, 6) == [(0, 6)]
     assert changed_steps([(0, 8)], 80, 8) == [(0, 8)]

@@ -1,4 +1,4 @@
-"""What a run ended of is found by the next start of its container."""
+"""Record of the cause of a run's end, for the next start of its container."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_reason_however_long_takes_no_more_room(tmp_path: Path, word: str) -> 
 
 def test_room_that_a_kill_left_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ExitRecord(tmp_path, 1, "r1.0").reserve()
-    monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("written anew"))
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("written again"))
     ExitRecord(tmp_path, 1, "r1.0").reserve()
 
 

@@ -29,9 +29,9 @@ def metadata(file: Path) -> dict[str, str]:
 def test_any_workloads_weights_with_what_they_are(observe: Any, call: Call, tmp_path: Path) -> None:
     assert observe(tmp_path / "run", **SHORT, checkpoint_every=2).code == 0
     file = tmp_path / "out" / "net.safetensors"
-    told = call("export", str(tmp_path / "run"), "--to", str(file))
-    assert told.code == 0, told.err
-    assert "4 tensors, 41 numbers, of step 3 of observed" in told.out
+    reported = call("export", str(tmp_path / "run"), "--to", str(file))
+    assert reported.code == 0, reported.err
+    assert "4 tensors, 41 numbers, of step 3 of observed" in reported.out
     net = Net(Wishes(), short=False)
     net.load_state_dict(load_file(file))
     assert same(dict(net.state_dict()), dict(state(tmp_path / "run", 3)["model"]))

@@ -1,4 +1,4 @@
-"""Downloads into a node's cache, from a hub on loopback: complete and as promised, or found by nobody."""
+"""Downloads into a node's cache, from a hub on loopback: complete and as promised, or not found."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fetch(NamedTuple):
 
     @property
     def found(self) -> list[str]:
-        """What a library would find."""
+        """Files that a library would find."""
         there = [self.cache / "huggingface", self.cache / "torch"]
         return [str(path) for folder in there for path in folder.rglob("*") if path.name in ("main", *FILES)]
 
@@ -79,7 +79,7 @@ def test_what_is_there_is_not_downloaded_again(fetch: Fetch) -> None:
     assert fetch.hub.asked == [f"/api/models/{REPO}/revision/main@0"]
 
 
-def test_a_download_that_breaks_off_is_continued_and_found_by_nobody_until_then(fetch: Fetch) -> None:
+def test_a_download_that_breaks_off_is_continued_and_not_found_until_then(fetch: Fetch) -> None:
     fetch.hub.failing = 503
     ran = fetch()
     assert (ran.code, fetch.found, fetch.manifest()) == (1, [], None)
@@ -105,7 +105,7 @@ def test_an_interrupted_download_continues_where_it_ended(fetch: Fetch) -> None:
     assert fetch.hub.begun_at("model.safetensors") == [1234]
 
 
-def test_another_content_than_promised_is_not_kept(fetch: Fetch) -> None:
+def test_another_content_than_promised_is_not_saved(fetch: Fetch) -> None:
     for path in (REPOSITORY, f"{fetch.hub.url}/w/net-{'ab' * 4}.pth"):
         fetch.hub.plain[f"/w/net-{'ab' * 4}.pth"] = WEIGHTS
         about = fetch.hub.about()
@@ -138,7 +138,7 @@ def test_a_token_is_read_from_its_file_and_its_absence_explained(fetch: Fetch, t
     assert (ran.code, TOKEN in ran.out) == (0, False)
 
 
-def test_a_server_that_is_not_reached_is_told_from_one_that_refuses(fetch: Fetch) -> None:
+def test_a_server_that_is_not_reached_is_distinguished_from_one_that_refuses(fetch: Fetch) -> None:
     assert fetch(HF_ENDPOINT="http://127.0.0.1:9").code == 4
     ran = fetch("hf:ana/other")
     assert ran.code == 3
@@ -165,7 +165,7 @@ def test_names_of_a_server_do_not_lead_out_of_the_cache(fetch: Fetch, name: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ana/tiny", "expected hf:"),
         ("hf:../x", "expected hf:"),
@@ -177,8 +177,8 @@ def test_names_of_a_server_do_not_lead_out_of_the_cache(fetch: Fetch, name: str)
         ("file:///etc/passwd", "expected hf:"),
     ],
 )
-def test_sources_that_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_sources_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         read_source(text)
 
 

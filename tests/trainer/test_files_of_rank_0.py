@@ -125,7 +125,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 @pytest.mark.parametrize("cluster", SCRIPTS, indirect=True)
 def test_ranks_continue_at_the_same_epoch(cluster: Cluster) -> None:
-    """After a restart on the same nodes, and after a resume with a node that is new to the run."""
+    """Ranks after a restart on the same nodes, and after a resume with a node that is new to the run."""
     cluster.launch("alpha", "beta")
     cluster.until_epoch(3)
     cluster.kill_rank("beta")
@@ -228,7 +228,7 @@ def test_files_of_all_ranks_reach_all_nodes(plain: Cluster) -> None:
 def test_a_hostile_node_adds_nothing_that_runs_and_changes_no_file(
     plain: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where files of all ranks are copied."""
+    """The same holds where files of all ranks are copied."""
     monkeypatch.setenv("HOSTILE", "1")
     found = restart(plain, "--sync-outputs", "all")
     shards = [f"__{rank}_0.distcp" for rank in range(3)]

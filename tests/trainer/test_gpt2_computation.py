@@ -1,4 +1,4 @@
-"""How GPT-2 computes: with checkpointing, in chunks, by one kernel or another, it is the same model."""
+"""Computation of GPT-2: with checkpointing, in chunks, by one kernel or another, it is the same model."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
 
 
 def test_gradient_checkpointing_keeps_less_for_the_backward_pass() -> None:
-    def kept(computation: Computation) -> int:
+    def saved(computation: Computation) -> int:
         torch.manual_seed(0)
         model = GPT2(replace(SHAPE, layers=8), 0.0, computation)
-        kept_bytes = 0
+        saved_bytes = 0
 
         def count(tensor: Tensor) -> Tensor:
-            nonlocal kept_bytes
-            kept_bytes += tensor.nbytes
+            nonlocal saved_bytes
+            saved_bytes += tensor.nbytes
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             model(torch.randint(50, (3, 12)), torch.randint(50, (3, 12)))
-        return kept_bytes
+        return saved_bytes
 
-    assert kept(replace(PLAIN, gradient_checkpointing=True)) < kept(PLAIN) / 3
+    assert saved(replace(PLAIN, gradient_checkpointing=True)) < saved(PLAIN) / 3
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_chunks_by_itself_on_a_cpu_and_where_a_gpu_is_small() -> None:
 
 
 def test_compiled_the_whole_loss_is_one_graph_with_the_same_gradients() -> None:
-    """As it is compiled on a GPU. Unlike in chunks, no weight is kept beside it: names in a checkpoint stay."""
+    """The same graph as on a GPU. Unlike in chunks, no weight is stored beside it: names in a checkpoint stay."""
     assert not [name for name in GPT2(SHAPE).state_dict() if name.startswith("loss")]
     compiled = torch.compile(WholeTokenLoss(), backend="aot_eager", fullgraph=True)
     hidden, weight, following = torch.randn(5, 6, 8), torch.randn(50, 8), torch.randint(50, (5, 6))
@@ -136,7 +136,7 @@ def test_attention_kernels_agree() -> None:
         torch.testing.assert_close(same, gradients, rtol=1e-8, atol=1e-10)
 
 
-def test_a_kernel_that_a_cpu_lacks_is_refused() -> None:
+def test_a_kernel_missing_on_a_cpu_is_refused() -> None:
     must_have_kernel("math", "cpu")
     must_have_kernel("cudnn", "cuda")
     with pytest.raises(OptionError, match="--sdpa cudnn: a CPU has only auto, flash, math"):

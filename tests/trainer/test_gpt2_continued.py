@@ -1,4 +1,4 @@
-"""From the command line: another's GPT-2 trained on here, and ours handed to `transformers`."""
+"""GPT-2 by the command line: another's trained further here, and ours handed to `transformers`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW_STEPS = ("--max-steps", "2", "--batch-size", "4", "--eval-every", "0")
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """Of a vocabulary that is larger than its tokenizer's, as padded ones are."""
+    """Model with a vocabulary that is larger than its tokenizer's, as padded ones are."""
     folder, tokenizer = tmp_path / "theirs", train_bpe([TEXT], 270)
     torch.manual_seed(0)
     sizes = {"vocab_size": 320, "n_positions": 24, "n_embd": 32, "n_layer": 2, "n_head": 2}

@@ -71,9 +71,9 @@ def test_a_model_that_computes_otherwise_is_refused_with_all_that_differs(tmp_pa
 
 def test_a_name_that_the_hub_does_not_give_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigurationError, match=r"hf download nobody/gpt2-spanish --local-dir FOLDER") as refused:
-        pretrained_gpt2.shape_of("nobody/gpt2-spanish")
-    assert str(refused.value).startswith("nobody/gpt2-spanish is no folder here, and from the hub it did not come")
+    with pytest.raises(ConfigurationError, match=r"hf download someone/gpt2-spanish --local-dir FOLDER") as refused:
+        pretrained_gpt2.shape_of("someone/gpt2-spanish")
+    assert str(refused.value).startswith("someone/gpt2-spanish is no folder here, and from the hub it did not come")
 
 
 def test_data_of_another_tokenizer_is_refused(theirs: Path, tmp_path: Path) -> None:

@@ -49,13 +49,13 @@ def test_far_beyond_the_window_the_tokens_are_those_without_a_cache(length: int)
     assert torch.equal(generate(model, prompts, 30, LIKELIEST, seed=1), without_cache(a_model(), prompts, 30))
 
 
-def test_each_prompt_of_a_batch_is_gone_on_with_as_alone() -> None:
+def test_each_prompt_of_a_batch_is_continued_as_alone() -> None:
     model, prompts = a_model(), torch.randint(50, (3, 4))
     alone = [generate(model, prompt[None], 12, LIKELIEST, seed=1) for prompt in prompts]
     assert torch.equal(generate(model, prompts, 12, LIKELIEST, seed=1), torch.cat(alone))
 
 
-def test_what_is_written_hangs_on_the_seed_and_the_model_trains_on() -> None:
+def test_the_text_depends_on_the_seed_and_the_model_trains_on() -> None:
     model, prompts = a_model().train(), torch.tensor([[1, 2]])
 
     def write(seed: int) -> list[int]:
@@ -120,7 +120,7 @@ def test_work_with_a_cache_does_not_grow_with_what_was_written() -> None:
 
 
 def drawn(choice: Sampling) -> dict[int, float]:
-    """How often each token is chosen where their probabilities are 0.5, 0.3, 0.15 and 0.05."""
+    """Count how often each token is chosen where their probabilities are 0.5, 0.3, 0.15 and 0.05."""
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3]).log().expand(4000, 4)
     found = Counter(choose(logits, choice, torch.Generator().manual_seed(0))[:, 0].tolist())
     return {token: count / 4000 for token, count in sorted(found.items())}

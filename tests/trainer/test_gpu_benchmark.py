@@ -139,7 +139,7 @@ def test_contestants_wait_for_each_other_and_take_turns(tmp_path: Path, reported
     assert sorted(log.read_text().split()) == ["first", "second"]
 
 
-def test_who_fails_says_why_and_the_others_go_on(tmp_path: Path, reported: list[dict[str, Any]]) -> None:
+def test_who_fails_says_why_and_the_others_continue(tmp_path: Path, reported: list[dict[str, Any]]) -> None:
     fails = contestant("fails", "[print(n, file=sys.stderr) for n in range(9)]; 1 / 0")
     wave = [fails, contestant("works", f"{WATCH}{STEPS}{RESULT}os._exit(0)")]
     waves.run(wave, tmp_path, Limits.within(90, 2), lambda line: reported.append(dict(line)))

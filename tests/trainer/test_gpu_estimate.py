@@ -48,10 +48,10 @@ def test_compiled_a_step_has_fewer_kernels_and_bytes() -> None:
     assert seconds_of(SHAPE, 16, plain) > seconds_of(SHAPE, 16, whole)
 
 
-def test_operators_of_both_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_operators_of_both_models_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     assert operators.main(["--quick"]) == 0
-    told = capsys.readouterr().out
-    assert "| aten::mm |" in told
-    assert told.count("\n| ours ") == 1
-    assert "padded once" in told
+    output = capsys.readouterr().out
+    assert "| aten::mm |" in output
+    assert output.count("\n| ours ") == 1
+    assert "padded once" in output

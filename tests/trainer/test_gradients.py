@@ -31,7 +31,7 @@ from trainer.workloads.text import Text
 from trainer.workloads.text_options import TextOptions
 
 SAMPLES = 7
-"""Of the one step: 2 ranks have 3 and 4 of them, 3 ranks 2, 2 and 3; parts of 2 leave one over."""
+"""Samples of the one step: 2 ranks have 3 and 4 of them, 3 ranks 2, 2 and 3; parts of 2 leave one over."""
 STEP = (
     "--max-steps", "1", "--global-batch-size", str(SAMPLES), "--optimizer", "sgd", "--lr", "10", "--clip", "0",
     "--weight-decay", "0", "--warmup-steps", "0", "--schedule", "constant", "--eval-every", "0", "--dropout", "0",
@@ -45,11 +45,11 @@ BF16 = torch.finfo(torch.bfloat16).eps
 
 
 def gradient(run_dir: Path, workload: Workload) -> dict[str, Tensor]:
-    """By the names of the weights."""
+    """Compute the gradients by the names of the weights."""
     optimizer = build_optimizer(workload.model, workload.parameter_groups(), OPTIONS, torch.float32)
     optimizer.load_state_dict(state(run_dir, 1)["optimizer"])
     names = {parameter: name for name, parameter in workload.model.named_parameters()}
-    return {names[parameter]: kept["momentum_buffer"].double() for parameter, kept in optimizer.state.items()}
+    return {names[parameter]: saved["momentum_buffer"].double() for parameter, saved in optimizer.state.items()}
 
 
 def error(found: dict[str, Tensor], loss: Tensor, model: nn.Module) -> float:
@@ -76,7 +76,7 @@ def portion(workload: Workload) -> BatchRequest:
 
 @pytest.fixture
 def gpt2(data_dir: Path) -> Gpt2:
-    """As the run builds it."""
+    """Model as the run builds it."""
     seed_everything(OPTIONS.seed)
     shape = {"layers": 1, "heads": 2, "width": 32, "seq_len": 16}
     how = {"dropout": 0.0, "gradient_checkpointing": False, "loss_chunk": 0}
@@ -159,7 +159,7 @@ def text_words(texts: Path, run_dir: Path) -> list[str]:
 
 
 def text_error(run_dir: Path, texts: Path) -> float:
-    """Against torch's weighted mean of each head."""
+    """Compare with torch's weighted mean of each head."""
     prepared = PreparedText.open(texts)
     heads, sizes = prepared.head_weights, [len(classes) for classes in prepared.heads.values()]
     choice = TextOptions(

@@ -22,7 +22,7 @@ NAN = {"nan_sample": STREAM[2 * BAD - 1]}
 
 
 def moved(run_dir: Path, step: int) -> bool:
-    """Whether that step changed weights, or anything that the optimizer keeps."""
+    """Return whether that step changed weights, or anything that the optimizer keeps."""
     before, after = state(run_dir, step - 1), state(run_dir, step)
     return not same([before["model"], before["optimizer"]["state"]], [after["model"], after["optimizer"]["state"]])
 
@@ -30,14 +30,14 @@ def moved(run_dir: Path, step: int) -> bool:
 def test_nan_stops_before_it_is_in_the_weights(observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 1, NAN, **PAIRS)
     assert run.code == 1
-    told = run.events("failed")[0]["message"]
-    assert told.startswith(f"the loss is nan at step {BAD} on rank 0: try a smaller --lr")
-    assert told in run.err
+    reported = run.events("failed")[0]["message"]
+    assert reported.startswith(f"the loss is nan at step {BAD} on rank 0: try a smaller --lr")
+    assert reported in run.err
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == f"step-{BAD - 1:08d}"
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-def test_a_skipped_step_changes_nothing_and_training_goes_on(batch_norm: bool, observe: Any, tmp_path: Path) -> None:
+def test_a_skipped_step_changes_nothing_and_training_continues(batch_norm: bool, observe: Any, tmp_path: Path) -> None:
     run = observe(tmp_path, 1, {**NAN, "batch_norm": batch_norm}, **PAIRS, on_nan="skip")
     assert run.code == 0, run.err
     assert f"the loss is nan at step {BAD} on rank 0; this update is skipped (1 in a row)" in run.out

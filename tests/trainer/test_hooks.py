@@ -277,8 +277,8 @@ def test_steps_are_reported_at_most_once_a_second(tmp_path: Path) -> None:
     assert [event.others for event in events] == [{"rank_": 8.0}] * 3, "a figure replaces no field of the event"
     assert all(event.t and event.ended_at and began <= event.ended_at <= event.t for event in events)
     assert "step 4  loss 4  rank_ 8  80 samples/s" in out.getvalue()
-    kept = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in kept] == [1, 4, 7]
+    saved = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in saved] == [1, 4, 7]
 
 
 def test_the_remaining_time_of_a_script_that_names_its_last_step(tmp_path: Path) -> None:

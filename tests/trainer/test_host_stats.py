@@ -1,4 +1,4 @@
-"""What `--forecast` measures beside a step, and that it tells all of it."""
+"""Figures that `--forecast` measures beside a step, all of which it prints."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def test_a_folder_that_is_none_cannot_be_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_all_that_was_measured_is_told_and_can_be_reckoned_with(
+def test_all_measurements_are_reported_and_can_be_computed_with(
     observe: Callable[..., Result], tmp_path: Path, ranks: int
 ) -> None:
     ran = observe(tmp_path, ranks, {"sample_s": (0.001,) * ranks}, global_batch_size=8, forecast=True)
     assert ran.code == 0, ran.err
-    (told,) = ran.events("measured")
-    measured = read_measurement(told)
+    (reported,) = ran.events("measured")
+    measured = read_measurement(reported)
     (forecast,) = ran.events("forecast")
-    assert (len(measured.nodes), measured.samples_per_step, told["samples_per_epoch"] > 0) == (ranks, 8, True)
+    assert (len(measured.nodes), measured.samples_per_step, reported["samples_per_epoch"] > 0) == (ranks, 8, True)
     found = plan_capacity(measured, Query(sync="fp32", equal=True))
     assert found.alone.step_s == forecast["rows"][0]["step_s"]
     assert len(measured.links) == ranks
-    assert len(told["around"]) == ranks
-    for around in told["around"]:
+    assert len(reported["around"]) == ranks
+    for around in reported["around"]:
         assert set(around) == AROUND
         assert 0 < around["memory_peak"] < around["memory_limit"]
         assert min(around["loaded_per_s"], around["disk_write"], around["disk_read"]) > 0

@@ -24,7 +24,7 @@ NODES = {"two on each": (2, 2), "two and one": (2, 1)}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, dict[str, float]]]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, dict[str, float]]]:
     @cache
     def run(nodes: str) -> dict[str, dict[str, float]]:
         folder = str(tmp_path_factory.mktemp("nodes"))
@@ -38,13 +38,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, 
     return run
 
 
-Told = Callable[[str], dict[str, dict[str, float]]]
+Measured = Callable[[str], dict[str, dict[str, float]]]
 
 
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_method_works_on_sums_of_nodes(told: Told, way: str, nodes: str) -> None:
-    found = told(nodes)[way]
+def test_every_method_works_on_sums_of_nodes(reported: Measured, way: str, nodes: str) -> None:
+    found = reported(nodes)[way]
     assert found["alike"] == found["fewer"] == 0  # all ranks have the same weights to the last bit
     assert found["error"] < LARGEST_ERROR[way]
     assert found["resumed"] == 0
@@ -52,23 +52,23 @@ def test_every_method_works_on_sums_of_nodes(told: Told, way: str, nodes: str) -
 
 @pytest.mark.parametrize("nodes", NODES)
 @pytest.mark.parametrize("way", [*WITH_FEEDBACK, "powersgd"])
-def test_other_nodes_still_send_what_these_had_left(told: Told, way: str, nodes: str) -> None:
-    """Without the last rank: two and one become one node, two on each become two and one."""
-    found = told(nodes)[way]
+def test_other_nodes_still_send_what_these_had_left(reported: Measured, way: str, nodes: str) -> None:
+    """The last rank is left out: two and one become one node, two on each become two and one."""
+    found = reported(nodes)[way]
     assert found["unsent"] > 0
     assert found["lost"] < 1e-6 * max(1.0, found["unsent"])
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "fp32"])
-def test_nodes_of_two_ranks_send_half(told: Told, way: str) -> None:
+def test_nodes_of_two_ranks_send_half(reported: Measured, way: str) -> None:
     """PowerSGD's factors are so thin here that flat they are mostly padding for four ranks."""
-    found = told("two on each")[way]
+    found = reported("two on each")[way]
     assert 0 < found["sent"] <= 0.52 * found["flat"]
     assert way == "powersgd" or found["sent"] >= 0.48 * found["flat"]
 
 
-def test_fp32_sends_each_value_as_four_bytes(told: Told) -> None:
-    found = told("two on each")
+def test_fp32_sends_each_value_as_four_bytes(reported: Measured) -> None:
+    found = reported("two on each")
     assert found["fp32"]["sent"] == 2 * found["fp16"]["sent"]
     steps, nodes, values = 6, 2, 1024  # 875 parameters, in parts of a multiple of 128
     copies = 2 * (nodes - 1) / nodes  # as the cost model has it

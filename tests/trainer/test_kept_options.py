@@ -33,7 +33,7 @@ def options_of(argv: tuple[str, ...], environ: Mapping[str, str], run_dir: Path)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_is_kept_gives_the_same_options_again(workload: str, tmp_path: Path) -> None:
+def test_the_saved_options_give_the_same_run_again(workload: str, tmp_path: Path) -> None:
     argv = (workload, *COMMON, *OWN[workload])
     option_layers.keep(options_of(argv, CLEAN, tmp_path / "run"))
     again = parse([workload, "--config", str(tmp_path / "run" / "options.yaml")], CLEAN)
@@ -46,14 +46,14 @@ def test_each_value_stands_with_its_origin(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("seed: 7\nclip: 2\n", "utf-8")
     argv = ("gpt2", "--config", str(tmp_path / "mine.yaml"), "--clip", "3")
     options = options_of(argv, {"TRAINER_GRAD_ACCUM": "2"}, tmp_path)
-    kept = option_layers.as_yaml(options)
-    lines = dict(line.split("  # ") for line in kept.splitlines() if "  # " in line)
+    saved = option_layers.as_yaml(options)
+    lines = dict(line.split("  # ") for line in saved.splitlines() if "  # " in line)
     assert lines["clip: 3.0"] == "command line"
     assert lines["grad-accum: 2"] == "TRAINER_GRAD_ACCUM"
     assert lines["seed: 7"] == f"{tmp_path}/mine.yaml:1"
     assert lines["weight-decay: 0.25"] == "the workload's default"
     assert lines["spike-factor: 3.0"] == "default"
-    assert "run-dir" not in yaml.safe_load(kept)
+    assert "run-dir" not in yaml.safe_load(saved)
     assert option_layers.summary(options) == (
         f"options: clip 3.0, grad-accum 2 (TRAINER_GRAD_ACCUM), seed 7 ({tmp_path}/mine.yaml:1);"
         f" all of them in {tmp_path / 'options.yaml'}"

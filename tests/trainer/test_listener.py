@@ -71,7 +71,7 @@ class Listened:
         return socket.create_connection(("127.0.0.1", self.port), timeout=5)
 
     def greet(self, rank: int, *, token: bytes = SECRET, run: str = "r.0", purpose: str = "messages") -> socket.socket:
-        """As a node does; what the coordinator answers is left to be read."""
+        """Greet as a node does; the coordinator's answer is left to be read."""
         node, came = self.call(), b""
         node.setblocking(False)
 
@@ -89,7 +89,7 @@ class Listened:
         return node
 
     def is_shut(self, one: socket.socket) -> bool:
-        """Whether the coordinator has ended this connection; what it sent is taken on the way."""
+        """Return whether the coordinator has ended this connection; what it sent is taken on the way."""
         one.setblocking(False)
         try:
             while one.recv(10_000):
@@ -102,7 +102,7 @@ class Listened:
 
 
 @pytest.fixture
-def heard() -> Iterator[Callable[..., Listened]]:
+def listened() -> Iterator[Callable[..., Listened]]:
     made: list[Listened] = []
 
     def listen(**how: float) -> Listened:
@@ -121,8 +121,8 @@ def heard() -> Iterator[Callable[..., Listened]]:
         b'{"run": "r.0", "node_rank": Infinity}\n', b"\n" * 5000,
     ],
 )  # fmt: skip
-def test_strangers_are_not_listened_to(heard: Callable[..., Listened], junk: bytes) -> None:
-    here = heard()
+def test_strangers_are_not_listened_to(listened: Callable[..., Listened], junk: bytes) -> None:
+    here = listened()
     node = here.greet(1)
     here.until(lambda: here.news == [NodeConnected(node_rank=1)])
     with here.call() as stranger:
@@ -134,8 +134,8 @@ def test_strangers_are_not_listened_to(heard: Callable[..., Listened], junk: byt
     node.close()
 
 
-def test_who_does_not_have_the_token_is_no_node(heard: Callable[..., Listened]) -> None:
-    here = heard()
+def test_who_does_not_have_the_token_is_no_node(listened: Callable[..., Listened]) -> None:
+    here = listened()
     with here.greet(1, token=b"8" * SHORTEST) as stranger:
         here.until(lambda: here.is_shut(stranger))
     assert here.news == []
@@ -145,9 +145,9 @@ def test_who_does_not_have_the_token_is_no_node(heard: Callable[..., Listened]) 
     assert here.notes[-1].endswith("this is run r.0")
 
 
-def test_one_deadline_for_all_of_a_greeting(heard: Callable[..., Listened]) -> None:
+def test_one_deadline_for_all_of_a_greeting(listened: Callable[..., Listened]) -> None:
     """A letter now and then buys no time; nor does silence."""
-    here = heard(greeting_s=0.5)
+    here = listened(greeting_s=0.5)
     letters = 0
     with here.call() as slow, here.call() as silent:
 
@@ -165,8 +165,8 @@ def test_one_deadline_for_all_of_a_greeting(heard: Callable[..., Listened]) -> N
     assert letters > 3
 
 
-def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(heard: Callable[..., Listened]) -> None:
-    here, threads = heard(), threading.active_count()
+def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(listened: Callable[..., Listened]) -> None:
+    here, threads = listened(), threading.active_count()
     strangers = [here.call() for _ in range(100)]
     node = here.greet(2)
     here.until(lambda: NodeConnected(node_rank=2) in here.news)
@@ -177,8 +177,8 @@ def test_however_many_are_silent_a_node_comes_in_and_no_thread_is_begun(heard: C
         one.close()
 
 
-def test_without_a_descriptor_left_it_waits_and_goes_on_listening(heard: Callable[..., Listened]) -> None:
-    here = heard()
+def test_without_a_descriptor_left_it_waits_and_continues_listening(listened: Callable[..., Listened]) -> None:
+    here = listened()
     node = here.greet(1)
     here.until(lambda: NodeConnected(node_rank=1) in here.news)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -203,9 +203,9 @@ def test_without_a_descriptor_left_it_waits_and_goes_on_listening(heard: Callabl
     other.close()
 
 
-def test_a_second_connection_of_a_node_waits_for_the_first_ones_silence(heard: Callable[..., Listened]) -> None:
+def test_a_second_connection_of_a_node_waits_for_the_first_ones_silence(listened: Callable[..., Listened]) -> None:
     """A connection of which no end is heard, as after a pulled cable, gives way once its heartbeats are missing."""
-    here = heard(live_s=0.6)
+    here = listened(live_s=0.6)
     first = here.greet(1)
     here.until(lambda: here.news == [NodeConnected(node_rank=1)])
     second = here.greet(1)
@@ -230,8 +230,8 @@ def received(one: socket.socket) -> bytes:
         return b""
 
 
-def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: Callable[..., Listened]) -> None:
-    here = heard()
+def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(listened: Callable[..., Listened]) -> None:
+    here = listened()
     node = here.greet(1)
     here.until(lambda: here.news)
     rubbish = (
@@ -245,8 +245,8 @@ def test_what_a_node_says_that_is_not_understood_is_dropped_with_a_line(heard: C
 
 
 @pytest.mark.parametrize("flood", [b'{"ping": {}}\n' * (MOST_LINES + 1), b"x" * 70_000])
-def test_too_much_costs_a_node_its_own_connection(heard: Callable[..., Listened], flood: bytes) -> None:
-    here = heard()
+def test_too_much_costs_a_node_its_own_connection(listened: Callable[..., Listened], flood: bytes) -> None:
+    here = listened()
     hostile, other = here.greet(1), here.greet(2)
     here.until(lambda: len(here.news) == 2)
     hostile.setblocking(True)
@@ -271,7 +271,7 @@ def options(folder: Path, rank: int, port: int) -> AgentOptions:
 
 
 def test_the_token_may_lie_elsewhere(tmp_path: Path) -> None:
-    """In a pod it is a file of a Secret."""
+    """The token of a pod is a file of a Secret."""
     argv = ["--nodes", "alpha,beta", "--node-rank", "0", "--address", "127.0.0.1", "--port", "1", "--", "torchrun"]
     (tmp_path / "secret").write_bytes(SECRET)
     (tmp_path / AGENTS_TOKEN).write_bytes(b"z" * 32)
@@ -284,11 +284,11 @@ def test_the_token_may_lie_elsewhere(tmp_path: Path) -> None:
 def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
     port = free_port()
     server, client = CoordinatorServer(options(tmp_path, 0, port)), CoordinatorClient(options(tmp_path, 1, port))
-    stop, told = threading.Event(), list[Order]()
+    stop, reports = threading.Event(), list[Order]()
 
     def listen() -> None:
         while not stop.is_set():
-            told.extend(server.orders(0.05))
+            reports.extend(server.orders(0.05))
 
     server.ready(0)
     listener = threading.Thread(target=listen)
@@ -306,21 +306,21 @@ def test_a_node_and_its_coordinator_know_each_other(tmp_path: Path) -> None:
         listener.join()
         client.close()
         server.close()
-    assert StartRanks(generation=4) in told
+    assert StartRanks(generation=4) in reports
 
 
 def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> None:
-    """It gets no token either, with which it could speak to the others."""
+    """Such a program gets no token either, with which it could speak to the others."""
     port = free_port()
     client = CoordinatorClient(options(tmp_path, 1, port))
-    heard: list[bytes] = []
+    listened: list[bytes] = []
 
     server = socket.create_server(("127.0.0.1", port))
 
     def answer() -> None:
         with server, server.accept()[0] as called:
             called.sendall(b'{"asked": "' + b"0" * 32 + b'"}\n')
-            heard.append(called.recv(5000))
+            listened.append(called.recv(5000))
             called.sendall(b'{"proof": "' + b"0" * 64 + b'"}\n{"end": {}}\n')
 
     impostor = threading.Thread(target=answer)
@@ -332,7 +332,7 @@ def test_who_answers_in_the_coordinators_place_is_not_obeyed(tmp_path: Path) -> 
         orders += client.orders(0.05)
     impostor.join()
     client.close()
-    assert SECRET not in heard[0]
+    assert SECRET not in listened[0]
     (over,) = orders
     assert isinstance(over, EndRun)
     assert over.rank_exit.reason.startswith("it could not be reached for ")

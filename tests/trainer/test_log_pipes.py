@@ -1,4 +1,4 @@
-"""What ranks of a real torchrun write comes through, line by line, and leaves no file behind."""
+"""Output of the ranks of a real torchrun: it comes through line by line, and leaves no file behind."""
 
 from __future__ import annotations
 

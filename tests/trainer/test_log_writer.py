@@ -21,7 +21,7 @@ class Deaf(io.BytesIO):
         return super().write(line)
 
 
-def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
+def test_a_writer_continues_while_its_lines_are_not_read() -> None:
     deaf = Deaf()
     log = LogWriter(deaf)
     rank = Thread(target=log.pass_on, args=(deaf, b"of a rank\n"))
@@ -33,7 +33,7 @@ def test_who_says_something_goes_on_while_nobody_takes_it() -> None:
     rank.join()
 
 
-def test_all_that_was_said_is_out_at_the_end() -> None:
+def test_all_lines_are_written_at_the_end() -> None:
     out = io.BytesIO()
     log = LogWriter(out)
     for number in range(100):
@@ -61,7 +61,7 @@ def test_of_what_comes_in_any_number_one_line_is_written_and_the_rest_is_counted
     assert out.getvalue() == b"stranger 0\nanother matter\n"
 
 
-def test_own_lines_that_nobody_takes_fill_no_memory() -> None:
+def test_own_lines_that_are_not_read_fill_no_memory() -> None:
     deaf = Deaf()
     log = LogWriter(deaf)
     for number in range(3 * MAX_QUEUED):

@@ -1,4 +1,4 @@
-"""What is measured before the first step, and that it leaves no trace in what is trained."""
+"""Measurements before the first step, which leave no trace in what is trained."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_gradients_of_what_is_compiled_together_come_together(
     model: nn.Module, eager: dict[str, float], compiled: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block's buckets are full when its backward pass is done; of a whole model, when the backward pass is."""
-    monkeypatch.setattr(compiling, "what_lacks", lambda device: "")
+    monkeypatch.setattr(compiling, "missing_requirement", lambda device: "")
 
     def overlaps() -> dict[str, float]:
         return {rung.name: rung.overlap for rung in ladder(TrainOptions(), model) if rung.name in eager}

@@ -1,4 +1,4 @@
-"""What does not fit is no message, whichever agent sends it: one table of both directions."""
+"""Rejection of what does not fit a message, whichever agent sends it: one table of both directions."""
 
 from __future__ import annotations
 
@@ -151,16 +151,16 @@ def test_a_greeting_is_of_another_node_of_the_run(rank: str) -> None:
     """Signed as it has to be: a node of the run is held to the same bounds."""
     asked, drawn = "0" * 32, "1" * 32
     number = json.loads(rank)
-    told = Greeting(run="r.0", node_rank=number, asked=asked, drawn=drawn).as_message(TOKEN)
+    reported = Greeting(run="r.0", node_rank=number, asked=asked, drawn=drawn).as_message(TOKEN)
     with pytest.raises(MisfitError, match=r"node_rank|not JSON"):
-        read_greeting(json.dumps(told).replace("1e+300", rank).encode(), asked, 2, TOKEN)
+        read_greeting(json.dumps(reported).replace("1e+300", rank).encode(), asked, 2, TOKEN)
 
 
 def test_a_proof_holds_for_what_it_was_asked_for_alone() -> None:
     greeting = Greeting(run="r.0", node_rank=1, asked="0" * 32, drawn="1" * 32)
-    told = greeting.as_message(TOKEN)
-    assert TOKEN.decode() not in json.dumps(told)
-    assert read_greeting(line(told), "0" * 32, 2, TOKEN) == greeting
+    reported = greeting.as_message(TOKEN)
+    assert TOKEN.decode() not in json.dumps(reported)
+    assert read_greeting(line(reported), "0" * 32, 2, TOKEN) == greeting
     for asked, changed, token in (
         ("2" * 32, {}, TOKEN),  # said before, on another connection
         ("0" * 32, {"run": "r.1"}, TOKEN),
@@ -169,17 +169,17 @@ def test_a_proof_holds_for_what_it_was_asked_for_alone() -> None:
         ("0" * 32, {}, b"6" * SHORTEST),
     ):
         with pytest.raises(MisfitError, match="does not have the token"):
-            read_greeting(line({**told, **changed}), asked, 2, token)
-    assert read_greeting(line({**told}), "0" * 32, 3, TOKEN).node_rank == 1
+            read_greeting(line({**reported, **changed}), asked, 2, token)
+    assert read_greeting(line({**reported}), "0" * 32, 3, TOKEN).node_rank == 1
     with pytest.raises(MisfitError, match="does not have the token"):
-        read_greeting(line({**told, "node_rank": 2}), "0" * 32, 3, TOKEN)
+        read_greeting(line({**reported, "node_rank": 2}), "0" * 32, 3, TOKEN)
     with pytest.raises(MisfitError, match="does not have the token"):  # a node's own proof, sent back to it
         read_welcome(line({"proof": greeting.signed(TOKEN, "node")}), greeting, TOKEN)
     read_welcome(line({"proof": greeting.signed(TOKEN, "coordinator")}), greeting, TOKEN)
 
 
 def test_a_file_that_is_never_copied_is_in_no_message() -> None:
-    """Of a hostile node in its list, of a hostile coordinator in its order, of either on the stream of files."""
+    """Names by a hostile node in its list, by a hostile coordinator in its order, by either on the stream of files."""
 
     def refused(values: Any) -> None:
         files = {"files": values}

@@ -38,7 +38,7 @@ class Memory:
     [(1, 64, 1), (3, 64, 3), (8, 64, 8), (11, 64, 10), (13, 64, 12), (1000, 64, 64), (1000, 12, 12), (1000, 5, 5)],
 )
 def test_the_largest_that_fits(room: int, limit: int, size: int) -> None:
-    """Within a quarter below a power of two's next."""
+    """The result is within a quarter below a power of two's next."""
     memory = Memory(room)
     assert largest_that_fits(memory.step, limit) == size
     assert max(memory.tried) <= limit

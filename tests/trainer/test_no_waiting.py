@@ -116,7 +116,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("device", [NAME, "cpu"])
-def test_a_batch_is_copied_ahead_when_told_and_dropped_with_the_split(device: str, waits: Waits) -> None:
+def test_a_batch_is_copied_ahead_on_request_and_dropped_with_the_split(device: str, waits: Waits) -> None:
     workload, split = Numbers(), BatchSplit(place=RankInfo(), seed=3, per_step=2, micro_batch=2)
     expected = [workload.order(3).take(at, 2).tolist() for at in (0, 2, 4)]
     loader = MicroBatchLoader(workload, split, 0, workers=0, device=torch.device(device))  # type: ignore[arg-type]

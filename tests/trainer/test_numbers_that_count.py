@@ -79,7 +79,7 @@ def test_the_loss_of_half_precise_scores_is_computed_in_float32(smoothing: float
 def test_cudnn_looks_for_the_fastest_convolutions_of_pictures(
     options: tuple[str, ...], searches: bool, tmp_path: Path, picture_folder: Path
 ) -> None:
-    """In a process of its own: these switches are the process's."""
+    """The test has a process of its own: these switches are the process's."""
     words = [
         "vision", "train", "--images", str(picture_folder), "--image-size", "16", "--batch-size", "8",
         "--max-steps", "1", "--no-compile", "--run-dir", str(tmp_path), "--num-workers", "0", *options,

@@ -21,9 +21,9 @@ def test_collectives_in_one_queue_per_rank_do_not_wait_for_each_other_for_ever(
 ) -> None:
     run = forked(ranks, *words, module="tests.trainer.one_queue").result()
     assert run.code == 0, run.out + run.err
-    told = json.loads(run.out.splitlines()[-1])
-    assert set(told) == ways
-    for way, found in told.items():
+    data = json.loads(run.out.splitlines()[-1])
+    assert set(data) == ways
+    for way, found in data.items():
         assert found["collectives"] > 0, way
         assert found["one order"], way
         assert found["as without the queue"], way

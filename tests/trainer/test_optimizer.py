@@ -60,7 +60,7 @@ def test_each_learns(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_from_its_state_training_goes_on_bit_by_bit(kind: str, tmp_path: Path) -> None:
+def test_from_its_state_training_continues_bit_by_bit(kind: str, tmp_path: Path) -> None:
     straight = a_model()
     train(straight, an_optimizer(straight, kind), range(8))
 
@@ -81,7 +81,7 @@ def test_from_its_state_training_goes_on_bit_by_bit(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_rate_and_gradient_makes_all_state_and_moves_nothing(kind: str) -> None:
-    """So a rank without a checkpoint gets room for the state of one that has it (engine/checkpoints/resume.py)."""
+    """A rank without a checkpoint gets room so for the state of one that has it (engine/checkpoints/resume.py)."""
     model = a_model()
     before = copy.deepcopy(model.state_dict())
     optimizer = an_optimizer(model, kind)
@@ -110,7 +110,7 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, dtype: torch.dtype
     assert skips_on_device(optimizer)
     fill_momentum(optimizer)
     tokens = torch.randint(50, (4, 9), generator=torch.Generator().manual_seed(0))
-    weights, kept = [], []
+    weights, saved = [], []
     for void in (True, False, True):
         scaler.scale(model(tokens[:, :-1], tokens[:, 1:])).backward()  # type: ignore[no-untyped-call]
         scaler.unscale_(optimizer)
@@ -118,12 +118,12 @@ def test_the_device_skips_a_step_the_first_one_too(kind: str, dtype: torch.dtype
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
         weights.append(copy.deepcopy(model.state_dict()))
-        kept.append(copy.deepcopy(optimizer.state_dict()["state"]))
+        saved.append(copy.deepcopy(optimizer.state_dict()["state"]))
     assert same(weights[0], a_model().state_dict())
-    assert not any(value.any() for one in kept[0].values() for value in one.values())
+    assert not any(value.any() for one in saved[0].values() for value in one.values())
     assert not same(weights[1], weights[0])
     assert same(weights[2], weights[1])
-    assert same(kept[2], kept[1])
+    assert same(saved[2], saved[1])
 
 
 @pytest.mark.parametrize("kind", ["muon", "adamw"])

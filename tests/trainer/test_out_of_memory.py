@@ -14,7 +14,7 @@ COMMON = {"global_batch_size": 12, "batch_size": 12, "max_steps": 4, "lr": 0.05,
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 @pytest.mark.parametrize("too_much_for", ["forward", "backward"])
-def test_training_goes_on_as_if_it_had_begun_with_what_fits(
+def test_training_continues_as_if_it_had_begun_with_what_fits(
     too_much_for: str, batch_norm: bool, observe: Any, tmp_path: Path
 ) -> None:
     wishes = {"room": 4, "too_much_for": too_much_for, "batch_norm": batch_norm}
@@ -45,7 +45,7 @@ def test_batches_that_workers_had_ready_are_not_lost(observe: Any, tmp_path: Pat
     assert {event["micro_batch"] for event in short.events("step")} == {6}, "the size that was found to fit"
 
 
-def test_one_rank_of_two_goes_on_with_less_and_the_sum_is_the_same(observe: Any, tmp_path: Path) -> None:
+def test_one_rank_of_two_continues_with_less_and_the_sum_is_the_same(observe: Any, tmp_path: Path) -> None:
     """Rank 1 runs out of it before the micro-batch in which gradients are summed."""
     one = observe(tmp_path / "one", **COMMON)
     two = observe(tmp_path / "two", 2, {"room": 2, "short_rank": 1}, **COMMON, micro_batch_size=3)

@@ -13,7 +13,7 @@ from trainer.agent.output_reader import LONGEST, OutputFigures, read_figures, se
 
 LINES = Path(__file__).parent / "output_lines"
 MISS = "✗ "
-"""Before a line of which the reader is known to miss a figure."""
+"""Mark before a line of which the reader is known to miss a figure."""
 HOSTILE = (
     "x" * 5000, " " * 5000, "1" * 5000, "epoch " * 900, "epoch=" * 900, "loss " * 900, "loss: " * 1000, "a_" * 3000,
     "a-" * 2000 + "loss", "100%|" * 1000, "10%|" + "█" * 5000, "1/2 " * 1200, "[1/2]" * 1000, f"step {' ' * 5000}1",

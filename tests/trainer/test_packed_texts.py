@@ -15,7 +15,7 @@ from trainer.models.layers import recompute
 from trainer.models.packed import Packed, by_length, nested
 
 PROTOTYPE = "ignore:The PyTorch API of nested tensors:UserWarning"
-"""Of the older nested tensors, which only the kernel for CPUs uses."""
+"""Warning of the older nested tensors, which only the kernel for CPUs uses."""
 NONE = Dropout(hidden=0.0, attention=0.0, head=0.0)
 
 
@@ -54,7 +54,7 @@ def test_losses_logits_and_gradients_are_those_of_padded_texts(
 
 
 def test_real_spanish_paragraphs_have_the_same_logits(tmp_path: Path) -> None:
-    """Of a model with several layers, from the shortest paragraph to one that is cut."""
+    """Logits of a model with several layers, from the shortest paragraph to one that is cut."""
     from tokenizers import Tokenizer
 
     from trainer.data.text_prepared import Rows
@@ -105,7 +105,7 @@ def a_row(dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], Packe
 
 @pytest.mark.filterwarnings(PROTOTYPE)
 def test_the_ways_to_attend_agree_forward_and_backward() -> None:
-    """That of a CPU with the one for GPUs, in which torch's nested tensors take another kernel here."""
+    """The kernel of a CPU agrees with the one for GPUs, in which torch's nested tensors take another kernel here."""
     found = []
     for attend in (by_length, nested):
         parts, packed = a_row()
@@ -161,7 +161,7 @@ def test_frozen_rows_are_stored_by_either_and_read_by_either(
     assert not len(packed.batch(portion(more))[-1])  # one is not known yet
     packed.loss_sums(packed.model, packed.batch(portion(more)))
     # The padded way reads from the same file what the packed one has stored.
-    padded._kept = packed._kept
+    padded._frozen = packed._frozen
     reads = padded.batch(portion(more))
     assert reads[4].shape[1] > 0
     torch.testing.assert_close(

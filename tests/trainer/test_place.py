@@ -263,8 +263,8 @@ def test_the_first_rank_follows_from_the_ranks_of_a_node() -> None:
 def test_a_script_gets_the_place_as_variables() -> None:
     options = read(("--place", "slurm", "--port", "20000", "--script-ranks", "2", "--", "bash", "run.sh"), ALONE)
     assert options.command == ("bash", "run.sh")
-    told = {name: value for name, value in options.environment.items() if name.startswith("PET_")}
-    assert told == {
+    reported = {name: value for name, value in options.environment.items() if name.startswith("PET_")}
+    assert reported == {
         "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": "20000", "PET_RDZV_ID": "r.0",
     }  # fmt: skip
 
@@ -302,12 +302,12 @@ def test_who_took_part_stays_readable(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while True:
         (line,) = (tmp_path / "place-0.json").read_text().splitlines()
-        told = json.loads(line)
-        if told["addresses"][1] or time.monotonic() > deadline:
+        data = json.loads(line)
+        if data["addresses"][1] or time.monotonic() > deadline:
             break
         time.sleep(0.01)
-    assert told.pop("at") > 0
-    assert told == {
+    assert data.pop("at") > 0
+    assert data == {
         "attempt": 0, "job": "42", "restart": 0, "names": ["n1", "n2", "n3"],
         "addresses": ["10.0.0.1", "10.0.0.2", ""], "port": 20000,
     }  # fmt: skip
@@ -371,9 +371,9 @@ def test_an_agent_in_a_job_binds_itself_and_says_so(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout
     lines = [line.partition("Z ") for line in ended.stdout.splitlines()]
     assert all(len(time) == 29 for time, _, _ in lines), ended.stdout
-    told = [text for _, _, text in lines]
-    assert "0 127.0.0.1 r.3.1 3 lo" in told
-    finished = next(json.loads(text[6:]) for text in told if '"finished"' in text)
+    reported = [text for _, _, text in lines]
+    assert "0 127.0.0.1 r.3.1 3 lo" in reported
+    finished = next(json.loads(text[6:]) for text in reported if '"finished"' in text)
     assert (finished["node"], finished["outcome"]) == ("n1", "done")
     assert (tmp_path / "progressed").read_text() == "42.1\n"
     assert json.loads((tmp_path / "place-3.json").read_text())["names"] == ["n1"]
@@ -413,7 +413,7 @@ def test_an_agent_that_waits_for_a_name_ends_when_it_is_asked_to(tmp_path: Path,
 
 
 def test_an_agent_ends_when_the_process_that_started_it_was_killed(tmp_path: Path) -> None:
-    """As slurmstepd may be: Slurm gives the node to others then."""
+    """Example: slurmstepd, after which Slurm gives the node to others."""
     waiting = {"SLURM_JOB_NODELIST": "no.such.name.invalid,n2", "SLURM_NODEID": "1"}
     with subprocess.Popen(
         ("sh", "-c", '"$@" & echo $! >agent; wait', "sh", *agent_command("--end-with-parent")),
@@ -440,6 +440,6 @@ def is_alive(process: int) -> bool:
 
 
 def handles(process: int, number: int) -> bool:
-    """Whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    """Return whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
     caught = Path(f"/proc/{process}/status").read_text().partition("SigCgt:")[2].split()[0]
     return bool(int(caught, 16) >> (number - 1) & 1)

@@ -1,4 +1,4 @@
-"""Which precision is chosen, and which is refused whatever the user says."""
+"""Choice of the precision, and refusals whatever the user requests."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_large_trace_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("parts", "busy", "said"),
+    ("parts", "busy", "message"),
     [
         ({"data": 40.0, "forward": 30.0}, None, "40% of a step is waiting for data: try more --num-workers"),
         ({"optimizer": 30.0, "forward": 50.0}, None, "The optimizer takes 30% of a step: a larger --batch-size"),
@@ -135,8 +135,8 @@ def test_a_large_trace_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({}, None, "No part"),
     ],
 )
-def test_advice_follows_from_the_figures(parts: dict[str, float], busy: float | None, said: str) -> None:
-    assert advice(replace(PAGE, parts=parts, busy=busy))[0].startswith(said)
+def test_advice_follows_from_the_figures(parts: dict[str, float], busy: float | None, message: str) -> None:
+    assert advice(replace(PAGE, parts=parts, busy=busy))[0].startswith(message)
 
 
 def test_the_page() -> None:

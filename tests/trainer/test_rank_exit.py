@@ -1,4 +1,4 @@
-"""How an end is read: recorded output of torchrun and of ranks, and the class that follows."""
+"""Classification of an end: recorded output of torchrun and of ranks, and the class that follows."""
 
 from __future__ import annotations
 
@@ -92,9 +92,11 @@ def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> N
 
 
 def test_of_two_failures_on_a_node_the_first_is_its_own() -> None:
-    told = '@orch {{"event": "failed", "t": {t}, "rank": {rank}, "class": "{kind}", "error": "E", "message": "{said}"}}'
-    lost = told.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
-    cause = told.format(t=12.0, rank=3, kind="user", said="no such label")
+    reported = (
+        '@orch {{"event": "failed", "t": {t}, "rank": {rank}, "class": "{kind}", "error": "E", "message": "{said}"}}'
+    )
+    lost = reported.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
+    cause = reported.format(t=12.0, rank=3, kind="user", said="no such label")
     assert end(f"[rank2]: {lost}", f"[rank3]: {cause}").reason == "E: no such label"
 
 
@@ -135,7 +137,7 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         ("OSError: [Errno 28] No space left on device", "configuration"),
         ("torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE", "infrastructure"),
@@ -143,8 +145,8 @@ def test_a_script_of_the_users_is_read_by_its_traceback() -> None:
         ("RuntimeError: Application timeout caused pair closure", "infrastructure"),
     ],
 )
-def test_other_last_words(said: str, kind: str) -> None:
-    assert end(f"[rank2]: {said}", *summary(2, 1)).outcome == kind
+def test_other_last_lines(message: str, kind: str) -> None:
+    assert end(f"[rank2]: {message}", *summary(2, 1)).outcome == kind
 
 
 def test_words_that_argparse_refuses() -> None:
@@ -196,7 +198,7 @@ def test_a_disk_that_fails_is_the_class_of_what_could_not_be_written(number: int
     assert classify_exception(lost).owner == kind
 
 
-def test_the_cause_is_what_a_person_must_mend_then_what_broke_by_itself() -> None:
+def test_the_cause_is_what_a_person_must_fix_then_what_broke_by_itself() -> None:
     lost = RankExit(outcome="infrastructure", node="alpha", because_of_others=True)
     killed = RankExit(outcome="infrastructure", node="beta")
     own = RankExit(outcome="user", node="gamma")

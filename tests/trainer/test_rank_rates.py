@@ -22,7 +22,7 @@ def rate(*seen: RankSigns) -> RankRate:
 
 
 def test_steps_and_collectives_are_counted_from_the_fifth_step() -> None:
-    """Before it a rank compiles, and broadcasts its model."""
+    """Steps before it compile, and broadcast the model."""
     assert rate(signs(4, 100)) == RankRate()
     assert rate(signs(4, 100), signs(5, 101)) == RankRate()
     known = RankRate(steps_per_s=3.0, collectives_per_step=2.0)

@@ -29,7 +29,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as on a disk that is full
 while place.exists():
     time.sleep(0.01)
-print("went on", flush=True)
+print("continued", flush=True)
 """
 
 
@@ -38,7 +38,7 @@ def test_a_rank_that_cannot_write_its_status_removes_it(tmp_path: Path) -> None:
     done = subprocess.run(
         (sys.executable, "-c", PROGRAM), env=environment, capture_output=True, text=True, timeout=30, check=False
     )
-    assert "went on" in done.stdout, done.stderr
+    assert "continued" in done.stdout, done.stderr
     assert "this rank reports no status any more: OSError: " in done.stderr
     assert RankSignsReader(tmp_path, "alpha", 0, 5.0).final(0) == ()
 
@@ -98,7 +98,7 @@ def test_a_group_that_a_script_destroys_at_its_end_was_there(tmp_path: Path) -> 
 
 
 def test_a_program_without_torch_or_without_our_start_writes_nothing(tmp_path: Path) -> None:
-    """Nor does one thread run more than it starts."""
+    """No thread runs besides those that it starts."""
     program = "import threading; print(threading.active_count())"
     for words in (("-c", program), ("-I", "-c", program)):
         done = started(tmp_path, *words)

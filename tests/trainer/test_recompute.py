@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[Callable[[Recompute, float], nn.Module], Tensor]] = {
     "vit": (lambda how, _: vit.ViT(vit.SHAPES["vit-mini"], 3, 5, 32, how), PICTURES),
     "resnet": (lambda how, _: resnet.ResNet(resnet.SHAPES["resnet18"], 3, 5, how), PICTURES),
 }
-"""By what is computed again and the dropout."""
+"""Models by what is computed again and the dropout."""
 AT_MOST: dict[str, dict[Recompute, float]] = {
     "gpt2": {"selective": 0.6, 2: 0.6, 1: 0.1},
     "encoder": {"selective": 0.6, 2: 0.6, 1: 0.1},
@@ -67,7 +67,7 @@ def trained(name: str, how: Recompute, dropout: float, *, compiled: bool = False
 
 @pytest.mark.parametrize("how", ["selective", 2, 1])
 @pytest.mark.parametrize("name", MODELS)
-def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) -> None:
+def test_less_memory_is_used_and_the_gradients_are_the_same(name: str, how: Recompute) -> None:
     usual, expected = trained(name, 0, 0.1)
     frugal, found = trained(name, how, 0.1)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
@@ -77,12 +77,12 @@ def test_less_is_kept_and_the_gradients_are_the_same(name: str, how: Recompute) 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_compiled_blocks_have_the_same_gradients(name: str) -> None:
-    """In a process of its own: what is compiled stays in one."""
+    """The test has a process of its own: what is compiled stays in one."""
     alone(compare_compiled, name)
 
 
 def compare_compiled(name: str) -> None:
-    """Without dropout: compiled blocks draw other numbers."""
+    """Compare without dropout: compiled blocks draw other numbers."""
     _, expected = trained(name, 0, 0.0)
     for how in AT_MOST[name]:
         _, found = trained(name, how, 0.0, compiled=True)
@@ -142,8 +142,8 @@ def test_the_forecast_of_memory_knows_each_way() -> None:
         training = replace(usual, gradient_checkpointing=how)
         return forecast_memory(training, ranks=1, world_size=1, first=True).parts["activations"]
 
-    kept = {how: activations(how) / activations(0) for how in ("selective", 3, 2, 1)}
-    assert kept == {
+    saved = {how: activations(how) / activations(0) for how in ("selective", 3, 2, 1)}
+    assert saved == {
         "selective": pytest.approx(0.71, abs=0.03), 3: pytest.approx(0.77, abs=0.03), 2: pytest.approx(0.6, abs=0.03),
         1: pytest.approx(0.14, abs=0.03),
     }  # fmt: skip

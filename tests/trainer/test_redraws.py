@@ -35,7 +35,7 @@ class Stream:
 
 
 def test_a_bar_is_a_line_for_each_tenth_and_at_its_end() -> None:
-    """As tqdm writes: a carriage return before each state, a newline after the last."""
+    """Output of tqdm: a carriage return before each state, a newline after the last."""
     stream = Stream()
     lines = stream.write("\r", *(f"{tqdm(step)}\r" for step in range(100)), f"{tqdm(100)}\n", "done\n")
     assert lines == [*(tqdm(step) for step in range(10, 100, 10)), tqdm(100), "done"]

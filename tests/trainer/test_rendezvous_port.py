@@ -101,7 +101,7 @@ def _must_have(ports: RendezvousPort, port: int) -> None:
 
 
 def test_a_reserved_port_can_be_listened_on() -> None:
-    """As torch's store does it; a program that does not share the port is refused."""
+    """Torch's store listens in the same way; a program that does not share the port is refused."""
     ports = _ports(free_port())
     port = ports.reserve()
     try:
@@ -129,7 +129,7 @@ def test_without_a_planned_port_the_command_stays_as_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_whose_port_was_taken_after_its_plan_begins_at_once_on_another(tmp_path: Path) -> None:
-    """Without a restart: a rank would otherwise meet the other run's ranks, or end with EADDRINUSE."""
+    """No restart is needed: a rank would otherwise meet the other run's ranks, or end with EADDRINUSE."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / AGENTS_TOKEN).write_text("ab" * 32)
     agents = free_port()

@@ -100,13 +100,13 @@ def test_a_slow_reporter_misses_calls_and_is_left_behind(tmp_path: Path, monkeyp
         "import threading\nclass Slow:\n    def start(self, begun): threading.Event().wait(600)\n"
     )
     monkeypatch.setattr(reporters, "PATIENCE_S", 0.2)
-    said: list[str] = []
-    slow = Reporters(TrainingBegun(run_dir=tmp_path / "run", first_step=1), "slow_reporters.py:Slow", said.append)
+    messages: list[str] = []
+    slow = Reporters(TrainingBegun(run_dir=tmp_path / "run", first_step=1), "slow_reporters.py:Slow", messages.append)
     for step in range(reporters.MOST_WAITING + 10):
         slow.figures("train", step, {"loss": 1.0})
     slow.end("done")
-    assert any("has not ended after 0 s" in line for line in said)
-    assert any(re.search(r"was too slow: \d+ calls were left out", line) for line in said)
+    assert any("has not ended after 0 s" in line for line in messages)
+    assert any(re.search(r"was too slow: \d+ calls were left out", line) for line in messages)
 
 
 def test_other_ranks_have_none(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_the_guides_examples(library: str, name: str, tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, library, module)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
+    messages: list[str] = []
     begun = TrainingBegun(run_id="r1", run_dir=tmp_path / "run", first_step=1, options={"lr": 0.1})
-    taken = Reporters(begun, f"guide_{library}.py:{name}", said.append)
+    taken = Reporters(begun, f"guide_{library}.py:{name}", messages.append)
     taken.figures("train", 1, {"loss": 2.0, "grad_norm": float("nan")})
     taken.checkpoint(1, tmp_path)
     taken.end("done")
-    assert said == []
+    assert messages == []
     names = [one for one, _, _ in noted]
     assert names[-1] == {"wandb": "init.finish", "mlflow": "end_run"}[library]
     logged = next(words[0] for one, words, _ in noted if one.endswith(("log", "log_metrics")))

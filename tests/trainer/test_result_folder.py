@@ -204,7 +204,7 @@ def test_a_full_disk_is_named(run: Path, tmp_path: Path) -> None:
 
 
 def test_two_nodes_may_send_at_once(run: Path, tmp_path: Path) -> None:
-    """As to rank 0's node, where files of all ranks are collected."""
+    """Nodes send so to rank 0's node, where files of all ranks are collected."""
     target, results = ResultFolder(made(tmp_path / "gamma")), list[Received]()
     sources = [run, made(tmp_path / "beta")]
     for number, source in enumerate(sources):

@@ -20,7 +20,7 @@ Words = dict[str, list[str]]
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory, data_dir: Path, picture_folder: Path) -> Words:
-    """How each workload is trained, with all the chance that it has."""
+    """Options of each workload, with all the chance that it has."""
     root = tmp_path_factory.mktemp("prepared")
     text = ("--csv", "demo", "--rows", "120", "--model-name", "random:tiny", "--vocab-size", "500")
     assert main(["text", "prepare", *text, "--data-dir", str(root / "text")]) == 0
@@ -49,7 +49,7 @@ NOISE = {
     "traces-lstm": ("--dropout", "0.1"),
     "traces-gnn": ("--dropout", "0.1"),
 }
-"""Which differs from rank to rank, and so is only for one; batch norm's statistics, too, are each rank's own."""
+"""Noise that differs from rank to rank, and so is only for one; batch norm's statistics, too, are each rank's own."""
 ALIKE = {"text": ("--dropout", "0"), "vision": ("--model", "vit-mini"), "traces-lstm": ()}
 """gpt2: references/test_against_training_loop.py."""
 

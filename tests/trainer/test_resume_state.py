@@ -30,16 +30,16 @@ def test_one_two_three_and_one_rank_continue_as_if_undisturbed(forked: Callable[
     for ranks, until in ((2, 3), (3, 6)):
         run = forked(ranks, str(parts), str(until), module="tests.trainer.resumed_ranks").result()
         assert run.code == 0, run.err
-        told = sorted((json.loads(line) for line in run.out.splitlines()), key=lambda one: one["rank"])
-        assert [one["differing"] for one in told] == [[]] * ranks
+        data = sorted((json.loads(line) for line in run.out.splitlines()), key=lambda one: one["rank"])
+        assert [one["differing"] for one in data] == [[]] * ranks
         last = ranks - 1
         named = f"rank {last} of {ranks} (alpha) has 6 other tensors than rank 0:\n"
-        assert told[last]["refused"].startswith(
+        assert data[last]["refused"].startswith(
             f"{named}  first.weight: [8, 8] float32 on rank 0, [9, 8] float32 here\n"
         )
-        assert "\n  exp_avg of first.bias: [8] float32 on rank 0, [9] float32 here" in told[last]["refused"]
+        assert "\n  exp_avg of first.bias: [8] float32 on rank 0, [9] float32 here" in data[last]["refused"]
         other = f"rank {last} has other tensors than rank 0: see the message there"
-        assert [one["refused"] for one in told[:last]] == [other] * last
+        assert [one["refused"] for one in data[:last]] == [other] * last
     assert not train_all(parts, ALONE, 9)
     for kind in MODELS:
         for name in OPTIMIZERS:
@@ -61,7 +61,7 @@ def test_one_two_three_and_one_rank_continue_as_if_undisturbed(forked: Callable[
 def test_words_of_the_user_and_then_the_record_choose_the_checkpoint(
     tmp_path: Path, words: str, own: bool, step: int | None, left: list[int]
 ) -> None:
-    """Within one run: earlier attempts have its id too, so that the id alone does not tell its own checkpoints."""
+    """Earlier attempts of one run have its id too, so that the id alone does not identify its own checkpoints."""
     root = tmp_path / "checkpoints"
 
     def save(step: int, attempt: int) -> Checkpoint:

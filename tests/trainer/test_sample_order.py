@@ -1,4 +1,4 @@
-"""Which sample comes when, as a workload sees it: the same for any ranks and workers, however often resumed."""
+"""Order of samples, as a workload sees it: the same for any ranks and workers, however often resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMON = {"global_batch_size": PER_STEP, "batch_size": 2, "schedule": "constant"
 
 
 def stream(run_dir: Path, rank: int = 0) -> list[tuple[int, int]]:
-    """(position, sample) in the order in which this rank learnt from them."""
+    """(position, sample) in the order in which this rank trained on them."""
     return [pair for one in seen(run_dir, rank) for pair in zip(one["positions"], one["indices"], strict=True)]
 
 
@@ -31,11 +31,11 @@ def test_any_number_of_workers(workers: int, observe: Any, tmp_path: Path) -> No
     assert stream(tmp_path) == expected()
 
 
-def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path: Path) -> None:
+def test_a_run_that_continues_with_other_ranks_and_workers(observe: Any, tmp_path: Path) -> None:
     """1, then 3, then 2 ranks, then 1 again, each stopped within an epoch: the undisturbed run of one rank."""
     whole = observe(tmp_path / "whole", **COMMON, max_steps=STEPS)
     losses: dict[int, float] = {}
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     first = 0
     for ranks, workers, last in ((1, 0, 2), (3, 2, 5), (2, 0, 7), (1, 2, STEPS)):
         part = observe(tmp_path / "parts", ranks, **COMMON, max_steps=last, num_workers=workers)
@@ -47,9 +47,9 @@ def test_a_run_that_goes_on_with_other_ranks_and_workers(observe: Any, tmp_path:
             begin, end = PER_STEP * rank // ranks, PER_STEP * (rank + 1) // ranks
             shares = [PER_STEP * step + place for step in range(first, last) for place in range(begin, end)]
             assert [position for position, _ in own] == shares
-            told += own
+            reports += own
         first = last
-    assert sorted(told) == expected()
+    assert sorted(reports) == expected()
     assert len(losses) == STEPS
     assert losses == pytest.approx(whole.losses(), rel=1e-6)
 

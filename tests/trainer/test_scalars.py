@@ -1,4 +1,4 @@
-"""What people write as values is read as YAML 1.2, wherever the trainer reads it."""
+"""Values that people write, read as YAML 1.2 wherever the trainer reads them."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_a_modules_function_gets_what_was_written(call, tmp_path: Path) -> None:
         "def build(lr, x, at, width: int = 1, name: str = ''):\n"
         "    raise SystemExit(repr((lr, x, at, width, name)))\n"
     )  # fmt: skip
-    told = ("--set", "lr=1e-3", "--set", "x=no", "--set", "at=22:22", "--set", "width=8", "--set", "name=12")
+    reported = ("--set", "lr=1e-3", "--set", "x=no", "--set", "at=22:22", "--set", "width=8", "--set", "name=12")
     with pytest.raises(SystemExit, match=r"\(0.001, 'no', '22:22', 8, '12'\)"):
-        main(["custom", "--module", f"{file}:build", "--run-dir", str(tmp_path), *told])
+        main(["custom", "--module", f"{file}:build", "--run-dir", str(tmp_path), *reported])
     wrong = call("custom", "--module", f"{file}:build", "--run-dir", str(tmp_path), "--set", "width=wide")
     assert wrong.code == 2
     assert "--set width=wide" in wrong.err

@@ -1,4 +1,4 @@
-"""What the original guides promise of a run that is given nothing: read from what the run keeps of itself."""
+"""Promises of the original guides for a run without options: read from the run's own record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainer.engine.sync.ddp import Ddp, ddp_buckets
 from trainer.limits import usable_threads
 
 
-def kept(run_dir: Path) -> dict[str, Any]:
+def saved(run_dir: Path) -> dict[str, Any]:
     options: dict[str, Any] = yaml.safe_load((run_dir / "options.yaml").read_text("utf-8"))
     return options
 
@@ -37,7 +37,7 @@ def test_a_text_training_watches_causa_and_warms_up_a_tenth_of_five_epochs(call,
         "early-stopping": "causa_f1", "best": "causa_f1", "patience": 3, "epochs": 5, "schedule": "linear",
         "warmup-steps": 1, "weight-decay": 0.01, "betas": "0.9,0.999", "lr": 5e-4, "on-spike": "off",
     }  # fmt: skip
-    assert {name: kept(tmp_path)[name] for name in expected} == expected  # 3 steps an epoch, 15 in all
+    assert {name: saved(tmp_path)[name] for name in expected} == expected  # 3 steps an epoch, 15 in all
 
 
 def test_class_weights_are_causas_and_texts_are_cut_at_128() -> None:
@@ -61,7 +61,7 @@ def test_a_vision_training_is_one_cycle_with_the_guides_adamw(call, picture_fold
         "schedule": "onecycle", "betas": "0.9,0.999", "weight-decay": 1e-4, "clip": 1.0, "best": "accuracy",
         "eval-every": "epoch", "checkpoint-every": "epoch",
     }  # fmt: skip
-    assert {name: kept(tmp_path)[name] for name in expected} == expected
+    assert {name: saved(tmp_path)[name] for name in expected} == expected
     (group, *_) = state(tmp_path, 1)["optimizer"]["param_groups"]
     assert group["betas"] == (0.9, 0.999)
 
@@ -84,10 +84,10 @@ def test_gradients_are_clipped_to_the_norm_asked_for(train, tmp_path: Path) -> N
         assert run.code == 0, run.err
         momenta = [part["momentum_buffer"].flatten() for part in state(folder, 1)["optimizer"]["state"].values()]
         norms.append((float(torch.cat(momenta).norm()), run.events("step")[0]["grad_norm"]))
-    (whole, told), (clipped, told_again) = norms
-    assert whole == pytest.approx(told, rel=1e-5)
+    (whole, reported), (clipped, reported_again) = norms
+    assert whole == pytest.approx(reported, rel=1e-5)
     assert clipped == pytest.approx(1e-3, rel=1e-3)
-    assert told_again == pytest.approx(told, rel=1e-5)  # told is what it was before
+    assert reported_again == pytest.approx(reported, rel=1e-5)  # told is what it was before
 
 
 def test_ranks_of_a_node_share_its_threads() -> None:
@@ -110,8 +110,8 @@ def test_nothing_is_sent_before_the_last_part_of_a_step(tmp_path: Path) -> None:
             assert sent == ([8] if last else []), number
 
 
-def test_ddps_buckets_are_those_that_the_forecast_reckons_with(tmp_path: Path) -> None:
-    """28 MB of embedding and three layers of a megabyte; DDP lays its buckets out anew after the first pass."""
+def test_ddps_buckets_are_those_of_the_forecast(tmp_path: Path) -> None:
+    """28 MB of embedding and three layers of a megabyte; DDP lays its buckets out again after the first pass."""
     model = nn.Sequential(nn.Embedding(14_000, 512), *(nn.Linear(512, 512) for _ in range(3)))
     with sent_by_ddp(model, tmp_path) as (sync, sent):
         for _ in range(2):

@@ -163,7 +163,7 @@ def places(*ranks_of_nodes: int, left_out: Sequence[int] = ()) -> list[list[Plac
 def test_a_node_reads_its_part_from_end_to_end(
     ranks: tuple[int, ...], shares: tuple[int, ...], of_node: tuple[int, ...], bucketed: bool
 ) -> None:
-    """After as many steps as its own share needs for its part, whatever the other nodes hold or take."""
+    """The reading takes as many steps as its own share needs for its part, whatever the other nodes hold or take."""
     for together, mine in zip(places(*ranks), of_node, strict=True):
         samples = 6 * mine
         order = Bucketed(np.arange(samples) % 7, 3, [(0, 12)]) if bucketed else Shuffled(samples, 3)

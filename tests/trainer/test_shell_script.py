@@ -83,8 +83,8 @@ class Pair:
         return (self.folder / f"log-{rank}").read_text().splitlines()
 
     def event(self, kind: str) -> dict[str, Any]:
-        told = [json.loads(line[6:]) for line in self.lines(0) if line.startswith("@orch ")]
-        return next(event for event in told if event["event"] == kind)
+        data = [json.loads(line[6:]) for line in self.lines(0) if line.startswith("@orch ")]
+        return next(event for event in data if event["event"] == kind)
 
     def until(self, *names: str) -> None:
         deadline = time.monotonic() + 60

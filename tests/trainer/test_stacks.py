@@ -63,7 +63,7 @@ def test_why_a_frozen_rank_was_killed() -> None:
     )
 
 
-def test_nobody_is_signalled_who_would_die_of_it(tmp_path: Path) -> None:
+def test_no_process_is_signalled_that_would_die_of_it(tmp_path: Path) -> None:
     """Such as this very process, which has no handler."""
     (tmp_path / "0.stack").write_text(f"{os.getpid():>10}\n")
     (stack,) = stacks.StackRequest(tmp_path, 0).answer(0) or ()
@@ -81,7 +81,8 @@ def test_an_exchange_that_fails_is_no_progress() -> None:
 
 
 def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code() -> None:
-    """What sitecustomize imports is in `sys.modules` before the user's script looks for a module of its own."""
+    """Modules that sitecustomize imports are in `sys.modules` before the user's script looks for a module of its
+    own."""
     program = (
         "import sys, trainer.agent.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
     )

@@ -40,7 +40,7 @@ def test_distributed() -> None:
     assert "MODO DISTRIBUIDO: rango 0 de 5" in start_line(CPU, place, "gloo", {"LANG": "es_AR"})
 
 
-def test_what_was_agreed_is_said_with_the_nodes_it_is_for() -> None:
+def test_the_agreed_precision_is_reported_with_its_nodes() -> None:
     everyones = (("alpha", torch.bfloat16), ("beta", torch.float16), ("gamma", torch.float32))
     gpu = Hardware(device=torch.device("cuda", 0), threads=2, dtype=torch.bfloat16, onednn="", everyones=everyones)
     place = RankInfo(rank=0, world_size=3, node="alpha")

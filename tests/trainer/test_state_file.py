@@ -99,7 +99,7 @@ def test_a_state_of_no_tensors_is_not_used(tmp_path: Path) -> None:
 def test_state_of_other_shapes_is_named_with_its_file_and_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], named: str
 ) -> None:
-    """Of this rank, of one of another number of ranks, or of several."""
+    """State of this rank, of one of another number of ranks, or of several."""
 
     class OneTensor:
         layout = "x"
@@ -107,8 +107,8 @@ def test_state_of_other_shapes_is_named_with_its_file_and_node(
         def state(self) -> dict[str, torch.Tensor]:
             return {"unsent": torch.zeros(3)}
 
-        def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
-            for one in kept:
+        def restore(self, stored: Sequence[RankState], *, exact: bool) -> None:
+            for one in stored:
                 torch.zeros(3 if exact else 4).copy_(one.state["unsent"])
 
     folder = tmp_path / "ranks" / "step-00000004"

@@ -51,11 +51,12 @@ def events(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_the_rig_reads_the_time_and_the_bytes_of_a_step(way: Way, events: dict[str, list[dict[str, Any]]]) -> None:
-    told = events[way.name]
+    reported = events[way.name]
     task = Task(data_dir=Path(), samples=2, micro_batch=2, steps=STEPS)
     # A node sends the bytes of a step at the end of its passes.
     outcome = Outcome(
-        rank=0, events=[Event(fields=one, at=one["t"], sent=(SENT * int(one["t"] - told[0]["t"]),)) for one in told]
+        rank=0,
+        events=[Event(fields=one, at=one["t"], sent=(SENT * int(one["t"] - reported[0]["t"]),)) for one in reported],
     )
     found = read([outcome], Way(name=way.name), task, 1)
     assert (found.step_s, found.sent_bytes, found.seconds) == (1.0, SENT, STEPS - 1)
@@ -63,7 +64,7 @@ def test_the_rig_reads_the_time_and_the_bytes_of_a_step(way: Way, events: dict[s
 
 @pytest.mark.parametrize("way", OURS, ids=lambda way: way.name)
 def test_a_report_says_when_its_step_ended(way: Way, events: dict[str, list[dict[str, Any]]]) -> None:
-    """And counts what was waited until then, and the time that remains from the report."""
+    """The report counts the waiting until then, and the time that remains from the report."""
     steps = [event for event in events[way.name] if event["event"] == "step"]
     late = [1.0 if way.name == "late" else 0.0] * (STEPS - 1) + [0.0]
     assert [step["t"] - step["ended_at"] for step in steps] == late

@@ -56,8 +56,8 @@ def test_each_of_ten_stops_saves_the_step_that_ran(
 
     whole = train(tmp_path / "whole", *options, "--max-steps", str(stops[-1]))
     assert whole.code == 0, whole.err
-    told = {step: loss for life in lives for step, loss in life.losses().items()}
-    assert told == whole.losses()
+    reported = {step: loss for life in lives for step, loss in life.losses().items()}
+    assert reported == whole.losses()
     left, undisturbed = (state(tmp_path / name, stops[-1]) for name in ("stopped", "whole"))
     assert all(same(left[part], undisturbed[part]) for part in ("model", "optimizer"))
 

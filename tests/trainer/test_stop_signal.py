@@ -72,7 +72,7 @@ def test_before_the_first_step_the_first_signal_ends(start, number, code) -> Non
 
 
 def test_signals_that_come_together_are_one(start) -> None:
-    """To the whole process group, and by torchrun once more: the checkpoint is being written."""
+    """Signals to the whole process group, and by torchrun once more: the checkpoint is being written."""
     process = start(stubborn=True)
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "asked\n"

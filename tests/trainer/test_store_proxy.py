@@ -1,4 +1,5 @@
-"""The port of torch's store: ranks of the run get through, and nobody else on the same machine or in the network."""
+"""The port of torch's store: ranks of the run get through, and no other process on the same machine or in the
+network."""
 
 from __future__ import annotations
 
@@ -220,7 +221,7 @@ def test_connections_end_with_their_generation_and_the_next_has_its_own(store: S
 def test_an_agent_answers_for_the_processes_below_it_alone(
     store: Store, monkeypatch: pytest.MonkeyPatch, missed: int
 ) -> None:
-    """Also for one that the kernel leaves out of its list while others end."""
+    """The answer includes one that the kernel leaves out of its list while others end."""
     lists = iter([iter(())] * missed)
     monkeypatch.setattr(processes, "listed_below", lambda pid, listed=listed_below: next(lists, None) or listed(pid))
     here, there = socket.socketpair()

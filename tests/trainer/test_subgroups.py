@@ -1,4 +1,4 @@
-"""Who makes a group of some of the ranks: NCCL waits for ever for one that should and does not."""
+"""Creation of a group of some of the ranks: NCCL waits for ever for one that should and does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways of synchronising, between three real processes (sync_ranks.py is what they run)."""
+"""Sync methods between three real processes (sync_ranks.py is what they run)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LARGEST_ERROR = {
     "fp32": 1e-6, "fp16": 1e-3, "int8": 0.02, "int4+8": 0.2, "int4": 0.2, "int2": 0.6, "topk": 0.6, "powersgd": 0.9,
     "local": 0.02, "diloco": 0.02, "streaming diloco": 0.2,
 }  # fmt: skip
-"""Of one step's gradient, by norm, before error feedback makes up for it."""
+"""Error of one step's gradient, by norm, before error feedback makes up for it."""
 WITH_FEEDBACK = [way for way in WAYS if way not in ("fp32", "powersgd", "local", "diloco", "streaming diloco")]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+def reported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
     with closing(Ranks(3, str(tmp_path_factory.mktemp("sync")), module="tests.trainer.sync_ranks")) as run:
         result = run.result()
     assert result.code == 0, result.err
@@ -35,30 +35,30 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_ranks_have_the_same_weights_to_the_last_bit(told: dict[str, dict[str, float]], way: str) -> None:
-    assert told[way]["alike"] == told[way]["fewer"] == 0
+def test_all_ranks_have_the_same_weights_to_the_last_bit(reported: dict[str, dict[str, float]], way: str) -> None:
+    assert reported[way]["alike"] == reported[way]["fewer"] == 0
 
 
-def test_weights_that_differ_become_rank_0s(told: dict[str, dict[str, float]]) -> None:
-    assert told["weights"]["corrected"] == 0
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_gradient_arrives_within_what_its_code_can_say(told: dict[str, dict[str, float]], way: str) -> None:
-    assert told[way]["error"] < LARGEST_ERROR[way]
-    assert way == "fp32" or told[way]["error"] > 1e-5, "nothing was encoded"
+def test_weights_that_differ_become_rank_0s(reported: dict[str, dict[str, float]]) -> None:
+    assert reported["weights"]["corrected"] == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_taken_up_again_it_goes_on_as_if_undisturbed(told: dict[str, dict[str, float]], way: str) -> None:
-    # DDP cuts its buckets anew after the first step, and so sums in another order.
-    assert told[way]["resumed"] <= (1e-7 if way == "fp32" else 0)
+def test_a_gradient_arrives_within_what_its_code_can_say(reported: dict[str, dict[str, float]], way: str) -> None:
+    assert reported[way]["error"] < LARGEST_ERROR[way]
+    assert way == "fp32" or reported[way]["error"] > 1e-5, "nothing was encoded"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_resumed_it_continues_as_if_undisturbed(reported: dict[str, dict[str, float]], way: str) -> None:
+    # DDP cuts its buckets again after the first step, and so sums in another order.
+    assert reported[way]["resumed"] <= (1e-7 if way == "fp32" else 0)
 
 
 @pytest.mark.parametrize("way", WITH_FEEDBACK)
-def test_fewer_ranks_still_send_what_all_had_left(told: dict[str, dict[str, float]], way: str) -> None:
-    assert told[way]["unsent"] > 0
-    assert told[way]["lost"] < 1e-6 * max(1.0, told[way]["unsent"])
+def test_fewer_ranks_still_send_what_all_had_left(reported: dict[str, dict[str, float]], way: str) -> None:
+    assert reported[way]["unsent"] > 0
+    assert reported[way]["lost"] < 1e-6 * max(1.0, reported[way]["unsent"])
 
 
 # ── Whole runs ────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ def test_a_killed_run_repeats_its_losses(
     assert after.events("evaluation")[-1]["loss"] == whole.events("evaluation")[-1]["loss"]
 
 
-def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
+def test_a_run_with_fewer_ranks_continues_and_says_what_is_lost(
     words: Callable[..., list[str]], forked: Any, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCH_EVENTS", "1")
@@ -123,10 +123,10 @@ def test_a_run_with_fewer_ranks_goes_on_and_says_what_is_lost(
     assert min(second.losses()) == 6
 
 
-def test_another_way_goes_on_without_a_word_of_loss(
+def test_another_method_continues_without_an_error(
     words: Callable[..., list[str]], forked: Any, tmp_path: Path
 ) -> None:
-    """What fp32 has kept is nothing, and what int4 has is of no use to PowerSGD, nor that of one rank to another's."""
+    """State of fp32 is empty; that of int4 is of no use to PowerSGD, nor that of one rank to another's."""
     ways = (("fp32",), ("int4",), ("powersgd", "--sync-rank", "2"), ("powersgd", "--sync-rank", "3"))
     runs = []
     for number, way in enumerate(ways):
@@ -154,7 +154,7 @@ def test_files_of_ranks_stay_as_long_as_their_checkpoints(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"sync_density": 0.0}, "--sync-density 0"),
         ({"outer_momentum": 1.0}, "--outer-momentum 1"),
@@ -162,6 +162,6 @@ def test_files_of_ranks_stay_as_long_as_their_checkpoints(
         ({"sync_every": 0}, "--sync-every 0"),
     ],
 )
-def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         TrainOptions(**wrong)

@@ -1,4 +1,4 @@
-"""What is sent instead of float32: its length, how far it is off, and that nothing is lost in the long run."""
+"""Codecs that replace float32: length, error, and that nothing is lost in the long run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def there_and_back(codec: Codec, values: Tensor) -> Tensor:
 @each
 @given(values=numbers)
 def test_what_is_lost_is_less_than_there_was(codec: Codec, values: Tensor) -> None:
-    """In every length, however unlike the values are: with it error feedback cannot run away."""
+    """The bound holds in every length, however unlike the values are: so error feedback cannot run away."""
     lost = values.double() - there_and_back(codec, values).double()
     assert lost.norm() <= values.double().norm() * (1 + 1e-6)
 
@@ -55,7 +55,7 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 @each
 @pytest.mark.parametrize("count", [1, 64, 1000, 1537])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_never_passes_for_one(codec: Codec, count: int, bad: float) -> None:
+def test_nan_never_passes_for_a_number(codec: Codec, count: int, bad: float) -> None:
     for place in {0, count // 2, count - 1}:
         values = normal(count)
         values[place] = bad

@@ -43,18 +43,18 @@ def averaged(method: str, scales: list[float]) -> tuple[list[Tensor], State]:
         scaler.unscale_(context.optimizer)
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
         context.optimizer.zero_grad()
-    kept = dict(sync.state())
+    saved = dict(sync.state())
     sync.close()
-    return found, kept
+    return found, saved
 
 
 @pytest.mark.parametrize("method", ["fp16", "int8", "int4", "int2", "topk", "powersgd"])
 def test_what_is_left_over_counts_alike_whatever_the_scale_becomes(method: str) -> None:
-    plain, plain_kept = averaged(method, [])
-    scaled, scaled_kept = averaged(method, [2.0**16, 2.0**17, 2.0**15, 2.0**15, 2.0**4])
+    plain, plain_saved = averaged(method, [])
+    scaled, scaled_saved = averaged(method, [2.0**16, 2.0**17, 2.0**15, 2.0**15, 2.0**4])
     for one, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=0)
-    assert plain_kept.keys() == scaled_kept.keys()
-    for name in plain_kept:
-        torch.testing.assert_close(scaled_kept[name], plain_kept[name], rtol=0, atol=0)
-    assert any(bool(kept.any()) for kept in plain_kept.values())
+    assert plain_saved.keys() == scaled_saved.keys()
+    for name in plain_saved:
+        torch.testing.assert_close(scaled_saved[name], plain_saved[name], rtol=0, atol=0)
+    assert any(bool(saved.any()) for saved in plain_saved.values())

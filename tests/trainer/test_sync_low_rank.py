@@ -28,7 +28,7 @@ class Ranks:
         self._given: dict[int, Tensor] = {}
 
     def reduce(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Of each rank what it had, to what it has afterwards."""
+        """Map what each rank had to what it has afterwards."""
         after = [[each.clone() for each in own] for own in gradients]
         with ThreadPoolExecutor(len(after)) as pool:
             list(pool.map(lambda at: self.low_rank[at].reduce(after[at], self._meet(at)), range(len(after))))
@@ -68,7 +68,7 @@ def test_what_is_not_compressed_is_the_mean() -> None:
         assert torch.allclose(got[at], mean, atol=1e-6) == (at not in COMPRESSED)
 
 
-def test_two_collectives_of_the_size_that_is_told() -> None:
+def test_two_collectives_of_the_reported_size() -> None:
     ranks = Ranks(2)
     ranks.reduce(gradients(2))
     p_and_whole = 2 * (40 + 8 + 64) + 30 + 1 + 6
@@ -87,15 +87,15 @@ def test_matrices_of_that_rank_come_out_whole_after_few_steps() -> None:
 
 
 def test_the_sum_of_what_is_applied_follows_the_sum_of_what_was_given() -> None:
-    """Error feedback: a constant gradient of full rank arrives, and what is owed does not go on growing."""
+    """Error feedback: a constant gradient of full rank arrives, and what is owed does not continue to grow."""
     ranks, given = Ranks(3, shapes=[torch.Size((12, 10))]), gradients(3, shapes=[torch.Size((12, 10))])
     wanted = mean_of(given)[0]
     arrived, owed = torch.zeros(12, 10), []
     for step in range(1, 201):
         arrived += ranks.reduce(given)[0][0]
         owed.append((step * wanted - arrived).norm().item())
-    kept = torch.stack([each.state_dict()["residuals"][0] for each in ranks.low_rank]).mean(0)
-    torch.testing.assert_close(arrived + kept, 200 * wanted, rtol=1e-3, atol=1e-2)
+    saved = torch.stack([each.state_dict()["residuals"][0] for each in ranks.low_rank]).mean(0)
+    torch.testing.assert_close(arrived + saved, 200 * wanted, rtol=1e-3, atol=1e-2)
     assert max(owed[100:]) <= 1.2 * max(owed[:100])
 
 
@@ -109,7 +109,7 @@ def test_differences_along_what_is_sent_are_no_debt() -> None:
         assert each.state_dict()["residuals"][0].norm() < 1e-3
 
 
-def test_a_saved_state_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_saved_state_continues_as_if_nothing_had_happened() -> None:
     ranks, again = Ranks(2), Ranks(2)
     for step in range(3):
         ranks.reduce(gradients(2, seed=step))
@@ -126,7 +126,7 @@ def test_a_state_of_other_gradients_is_refused() -> None:
 
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_reaches_all_ranks_and_no_state(at: int, bad: float) -> None:
+def test_nan_reaches_all_ranks_and_no_state(at: int, bad: float) -> None:
     ranks, sound = Ranks(2), Ranks(2)
     given = gradients(2)
     broken = [[each.clone() for each in own] for own in given]

@@ -45,7 +45,7 @@ def test_speeds_of_1_4_30_get_such_shares_and_the_gradient_of_one_process(observ
 
 @pytest.mark.parametrize("slow", [1, 0])
 def test_who_would_slow_the_run_down_is_left_out(observe: Observe, tmp_path: Path, slow: int) -> None:
-    """Also rank 0: then another rank speaks and writes the checkpoints."""
+    """The same holds for rank 0: then another rank reports and writes the checkpoints."""
     speeds = {"sample_s": (0.2, 0.0005) if slow == 0 else (0.0005, 0.2)}
     options = {**BY_SPEED, "sync": "auto", "global_batch_size": 6, "max_steps": 6, "checkpoint_every": 3}
     two = observe(tmp_path / "two", 2, speeds, **options)
@@ -73,7 +73,7 @@ def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path:
     assert two.losses() == pytest.approx(observe(tmp_path / "one", **options).losses(), rel=1e-6)
 
 
-def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path) -> None:
+def test_a_slow_rank_with_a_fixed_share_is_reported(observe: Observe, tmp_path: Path) -> None:
     options = {**BY_SPEED, "shares": "equal", "global_batch_size": 8, "batch_size": 8, "max_steps": 6}
     two = observe(tmp_path, 2, {"sample_s": (0.002, 0.012)}, **options)
     assert two.code == 0, two.err
@@ -85,14 +85,14 @@ def test_a_slow_rank_with_a_fixed_share_is_told(observe: Observe, tmp_path: Path
     assert slow > 1.5 * fast
 
 
-def test_what_is_usual_is_told_and_not_a_hiccup() -> None:
+def test_the_usual_time_is_reported_and_not_a_hiccup() -> None:
     times = ComputeTimes(["alpha", "beta"])
     for step in range(2 * rank_speed.WINDOW):
         times.add([0.01, 1.0 if step % 5 == 0 else 0.02], [4, 2])
     assert times.read() == {"compute_s": {"alpha": pytest.approx(0.04), "beta": pytest.approx(0.04)}}
 
 
-def test_of_few_steps_or_one_rank_nothing_is_told() -> None:
+def test_nothing_is_reported_of_few_steps_or_one_rank() -> None:
     few, alone = ComputeTimes(["alpha", "beta"]), ComputeTimes(["alpha"])
     for _ in range(rank_speed.FEWEST - 1):
         few.add([0.01, 0.02], [4, 2])

@@ -14,20 +14,20 @@ ALL = ["all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter", 
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_what_was_tested_is_told_with_every_link(forked, ranks: int) -> None:
+def test_the_test_is_reported_with_every_link(forked, ranks: int) -> None:
     ran = forked(ranks, "test-ddp").result()
     assert ran.code == 0, ran.err
-    (told,) = ran.events("tested")
-    assert told["checks"] + told["lacking"] == ALL
-    assert (told["nodes"], told["backend"]) == ([f"alpha.{rank}" for rank in range(ranks)], "gloo")
-    for matrix in (told["mbit_s"], told["latency_ms"]):
+    (reported,) = ran.events("tested")
+    assert reported["checks"] + reported["lacking"] == ALL
+    assert (reported["nodes"], reported["backend"]) == ([f"alpha.{rank}" for rank in range(ranks)], "gloo")
+    for matrix in (reported["mbit_s"], reported["latency_ms"]):
         for row in range(ranks):
             for column in range(ranks):
                 assert (matrix[row][column] is None) == (row == column)
                 assert row == column or matrix[row][column] > 0
-    assert read_connectivity_result(told) is not None  # the other half understands it
-    assert told["all_reduce"]["mbit_s"] > 0
-    assert told["all_reduce"]["bytes"] >= 1 << 14
+    assert read_connectivity_result(reported) is not None  # the other half understands it
+    assert reported["all_reduce"]["mbit_s"] > 0
+    assert reported["all_reduce"]["bytes"] >= 1 << 14
     kinds = {kind: len(ran.events(kind)) for kind in ("started", "joined", "done", "failed")}
     assert kinds == {"started": ranks, "joined": ranks, "done": ranks, "failed": 0}
 
@@ -73,7 +73,7 @@ def seen(wrong: str) -> dict[str, str]:
     return {one.name: "lacking" if one.lacking else one.wrong for one in check(group)}
 
 
-def test_what_a_backend_lacks_is_no_fault() -> None:
+def test_a_collective_missing_in_a_backend_is_no_fault() -> None:
     assert seen("") == {name: "lacking" if name == "reduce_scatter" else "" for name in ALL}
 
 
@@ -82,10 +82,10 @@ def test_what_a_backend_lacks_is_no_fault() -> None:
     ("broadcast", "broadcast gave 2, expected 1"),
     ("all_gather", "all_gather gave 3, expected 2"),
 ])  # fmt: skip
-def test_a_wrong_value_is_told_wherever_it_stands(wrong: str, says: str) -> None:
+def test_a_wrong_value_is_reported_wherever_it_stands(wrong: str, says: str) -> None:
     assert seen(wrong)[wrong] == says
 
 
-def test_a_peer_that_is_gone_is_no_lacking_collective() -> None:
+def test_a_peer_that_is_gone_is_no_missing_collective() -> None:
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         seen("all_to_all")

@@ -36,7 +36,7 @@ def test_rows_are_read_with_semicolons_a_mark_at_the_start_and_texts_of_many_lin
     assert (second.labels, second.line) == (("golpe", "uso"), 5)
 
 
-def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+def test_every_problem_of_a_file_is_reported_at_once_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "f.csv"
     file.write_text("descripcion,modo,cuasa\ngotea,fuga,uso\n,fuga,uso\nsuena,golpe\n")
     with pytest.raises(ConfigurationError) as error:
@@ -49,7 +49,7 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"descripcion,modo,causa\n\xf1,a,b\n", "f.csv:2: not UTF-8 (byte 0xf1)"),
         (b"descripcion,modo,causa\n", "no rows"),
@@ -57,11 +57,11 @@ def test_every_problem_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -
         (b"descripcion,modo,causa,causa\nx,a,b,c\n", "f.csv:1: two columns 'causa'"),
     ],
 )
-def test_what_is_no_csv_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+def test_what_is_no_csv_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "f.csv").write_bytes(content)
     with pytest.raises(ConfigurationError) as error:
         labelled_text.read_labelled(tmp_path / "f.csv", "descripcion", HEADS)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_each_class_is_held_back_in_part_and_equal_texts_stay_together() -> None:
@@ -162,7 +162,7 @@ def test_rows_reach_a_worker_as_a_file_not_as_content(prepared: PreparedText) ->
     assert again.take(np.arange(5), 64).tolist() == rows.take(np.arange(5), 64).tolist()
 
 
-def test_a_folder_that_lacks_something_is_refused(prepared: PreparedText, tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_refused(prepared: PreparedText, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no prepared data here; make it with"):
         PreparedText.open(tmp_path)
     for path in prepared.folder.iterdir():
@@ -192,18 +192,18 @@ def test_lengths_and_advice() -> None:
 # ── Frozen rows ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_frozen_rows_are_kept_without_padding_and_found_again(tmp_path: Path) -> None:
+def test_frozen_rows_are_stored_without_padding_and_found_again(tmp_path: Path) -> None:
     lengths = np.array([2, 3, 1])
-    kept = FrozenRows(tmp_path, "a", lengths, 4, "<f4")
+    saved = FrozenRows(tmp_path, "a", lengths, 4, "<f4")
     rows = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    kept.write(np.array([1, 0]), rows)
-    for seen in (kept, FrozenRows(tmp_path, "a", lengths, 4, "<f4"), pickle.loads(pickle.dumps(kept))):  # noqa: S301
+    saved.write(np.array([1, 0]), rows)
+    for seen in (saved, FrozenRows(tmp_path, "a", lengths, 4, "<f4"), pickle.loads(pickle.dumps(saved))):  # noqa: S301
         assert seen.known(np.arange(3)).tolist() == [True, True, False]
         found = seen.read(np.array([0, 1, 2]), 3)
         assert torch.equal(torch.from_numpy(found[1]), torch.from_numpy(rows[0]))
         assert found[0].tolist() == [*rows[1, :2].tolist(), [0.0] * 4]
         assert not found[2].any()
-    assert kept.nbytes == 6 * 4 * 4
+    assert saved.nbytes == 6 * 4 * 4
     assert not FrozenRows(tmp_path, "b", lengths, 4, "<f4").known(np.arange(3)).any()
 
 

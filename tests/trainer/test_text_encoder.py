@@ -1,4 +1,4 @@
-"""What freezing, padding and checkpointing may not change in the encoder, and where its weights come from. That it
+"""Encoder: what freezing, padding and checkpointing may not change, and where its weights come from. That it
 computes as `transformers` does is proved in references/."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_frozen_layers_have_no_dropout_and_get_no_gradient() -> None:
 def test_checkpointed_layers_keep_less_and_give_the_same_gradients(frozen: int) -> None:
     """Dropout's noise too is made again, as it was."""
     tokens, present = batch()
-    found, kept = [], []
+    found, saved = [], []
     for how in (0, 1):
         model = encoder(frozen=frozen, dropout=Dropout(hidden=0.3, attention=0.3, head=0.3)).train()
         recompute(model.layers[frozen:], how)
@@ -79,9 +79,9 @@ def test_checkpointed_layers_keep_less_and_give_the_same_gradients(frozen: int) 
             loss = model(tokens, present[:, None, None, :]).square().sum()
         loss.backward()
         found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-        kept.append(sum(sizes))
+        saved.append(sum(sizes))
     torch.testing.assert_close(found[1], found[0])
-    assert kept[1] < 0.5 * kept[0]
+    assert saved[1] < 0.5 * saved[0]
 
 
 def test_what_frozen_layers_make_of_a_text_can_take_its_place() -> None:
@@ -106,7 +106,7 @@ def test_a_model_of_a_folder_is_taken_with_its_tokenizer(tmp_path: Path) -> None
     assert torch.equal(found.weights["pool.weight"], theirs.pooler.dense.weight)
 
 
-def test_what_cannot_be_had_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_reported_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="it is a folder, but not of a model"):
         pretrained.load(str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -59,11 +59,11 @@ def portion(indices: np.ndarray, split: str = "train") -> BatchRequest:
     return BatchRequest(split=split, indices=indices, positions=indices)
 
 
-def test_lengths_are_told_by_prepare_and_on_their_own(call, folder: Path, tmp_path: Path) -> None:
-    told = call("text", "lengths", "--data-dir", str(folder), "--max-length", "64")
-    assert told.code == 0
-    assert "tokens per text, of 120 texts: p50 " in told.out
-    assert "--max-length 64" in told.out
+def test_lengths_are_printed_by_prepare_and_on_their_own(call, folder: Path, tmp_path: Path) -> None:
+    reported = call("text", "lengths", "--data-dir", str(folder), "--max-length", "64")
+    assert reported.code == 0
+    assert "tokens per text, of 120 texts: p50 " in reported.out
+    assert "--max-length 64" in reported.out
     assert json.loads(call("text", "lengths", "--data-dir", str(folder), "--json").out)["texts"] == ROWS
     again = call("text", "prepare", "--csv", str(folder / "demo.csv"), "--model-name", "random:mini", "--heads",
                  "causa,modo", "--data-dir", str(tmp_path), "--vocab-size", "500")  # fmt: skip
@@ -86,16 +86,16 @@ def test_training_evaluates_each_head_each_epoch_and_stops_in_order(fit, tmp_pat
 
 def test_frozen_layers_give_the_same_losses_from_the_disk(fit, tmp_path: Path) -> None:
     options = ("--freeze-layers", "1", "--epochs", "3", "--batch-size", "16", "--lr", "1e-3")
-    kept, computed = (
+    saved, computed = (
         fit(tmp_path / name, *options, *more) for name, more in (("a", ()), ("b", ("--no-cache-frozen",)))
     )
-    assert (kept.code, computed.code) == (0, 0), kept.err + computed.err
-    assert len(kept.losses()) > 10
-    assert kept.losses() == pytest.approx(computed.losses(), rel=1e-5)
-    assert kept.events("evaluation")[-1]["loss"] == pytest.approx(computed.events("evaluation")[-1]["loss"], rel=1e-5)
+    assert (saved.code, computed.code) == (0, 0), saved.err + computed.err
+    assert len(saved.losses()) > 10
+    assert saved.losses() == pytest.approx(computed.losses(), rel=1e-5)
+    assert saved.events("evaluation")[-1]["loss"] == pytest.approx(computed.events("evaluation")[-1]["loss"], rel=1e-5)
     assert len(list((tmp_path / "a" / "frozen").glob("*.rows"))) == 2
     assert not (tmp_path / "b" / "frozen").exists()
-    assert "the outputs of the frozen ones are cached" in kept.out
+    assert "the outputs of the frozen ones are cached" in saved.out
 
 
 def test_padding_to_the_full_length_gives_the_same_loss(folder: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_balanced_classes_weigh_the_same_in_all(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("dtype", "within"), [("fp32", 1e-6), ("fp16", 2e-3), ("bf16", 2e-2)])
-def test_rows_that_are_partly_kept_are_completed(folder: Path, tmp_path: Path, dtype: str, within: float) -> None:
+def test_rows_that_are_partly_stored_are_completed(folder: Path, tmp_path: Path, dtype: str, within: float) -> None:
     text = workload(folder, tmp_path / "kept", freeze_layers=1, cache_dtype=dtype)
     plain = workload(folder, tmp_path / "plain", freeze_layers=1, cache_frozen=False)
     plain.model.load_state_dict(text.model.state_dict())
@@ -165,7 +165,7 @@ def test_rows_that_are_partly_kept_are_completed(folder: Path, tmp_path: Path, d
     torch.testing.assert_close(text.loss_sums(text.model, whole), expected, rtol=within, atol=within)
 
 
-def test_other_frozen_weights_do_not_meet_kept_rows(folder: Path, tmp_path: Path) -> None:
+def test_other_frozen_weights_do_not_meet_stored_rows(folder: Path, tmp_path: Path) -> None:
     text = workload(folder, tmp_path, freeze_layers=1)
     text.loss_sums(text.model, text.batch(portion(np.arange(3))))
     assert text.batch(portion(np.arange(3)))[4].shape[1] > 0
@@ -201,9 +201,9 @@ def test_predictions_are_written_beside_the_rows(fit, call, folder: Path, tmp_pa
     assert fit(tmp_path / "run", "--epochs", "1", "--heads", "causa:1,prioridad:1").code == 0
     (tmp_path / "in.csv").write_text("id;descripcion\n7;La bomba no arranca\n8;" + "fuga de aceite " * 40 + "\n")
     out = tmp_path / "out.csv"
-    told = call("text", "predict", "--checkpoint", str(tmp_path / "run"), "--csv", str(tmp_path / "in.csv"),
+    reported = call("text", "predict", "--checkpoint", str(tmp_path / "run"), "--csv", str(tmp_path / "in.csv"),
                 "--out", str(out), "--all-probabilities")  # fmt: skip
-    assert told.code == 0, told.err
+    assert reported.code == 0, reported.err
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["7", "8"]
@@ -231,7 +231,7 @@ def test_predictions_are_those_of_the_evaluation(fit, folder: Path, tmp_path: Pa
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
 
 
-def test_what_does_not_fit_is_told_at_once(fit, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported_at_once(fit, tmp_path: Path) -> None:
     run = fit(tmp_path, "--freeze-layers", "9", "--max-length", "600", "--class-weights", "cuasa", "--dropout", "1",
               "--model-name", "dccuchile/bert-base-spanish-wwm-cased")  # fmt: skip
     assert run.code == 2
@@ -249,10 +249,10 @@ def test_heads_that_make_no_sense_are_refused(fit, tmp_path: Path, heads: str) -
 def test_unknown_classes_in_validation_are_named_with_their_line(call, folder: Path, tmp_path: Path) -> None:
     own = tmp_path / "v.csv"
     own.write_text("descripcion,modo,causa,prioridad\nno arranca,falla de arranque,brujería,alta\n")
-    told = call("text", "prepare", "--csv", str(folder / "demo.csv"), "--validation-csv", str(own), "--data-dir",
+    reported = call("text", "prepare", "--csv", str(folder / "demo.csv"), "--validation-csv", str(own), "--data-dir",
                 str(tmp_path), "--model-name", "random:tiny", "--vocab-size", "500")  # fmt: skip
-    assert told.code == 3
-    assert f"{own}:2: causa 'brujería' is no class of the training texts" in told.err
+    assert reported.code == 3
+    assert f"{own}:2: causa 'brujería' is no class of the training texts" in reported.err
 
 
 # ── Measures ──────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""A run that went well ends without a word of failure, whichever node's torchrun is the first to leave."""
+"""A run that went well ends without a report of a failure, whichever node's torchrun is the first to leave."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_json_lines_and_csv_say_the_same(json_lines: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "traces.jsonl:3: not a trace"),
         ('{"events": []}', "traces.jsonl:3: a trace without a call"),
@@ -55,10 +55,10 @@ def test_json_lines_and_csv_say_the_same(json_lines: Path, tmp_path: Path) -> No
         ('{"events": ["a"], "features": {"us": [1, 2]}}', "1 events, but not as many us"),
     ],
 )
-def test_a_wrong_line_is_named(json_lines: Path, line: str, said: str) -> None:
+def test_a_wrong_line_is_named(json_lines: Path, line: str, message: str) -> None:
     with json_lines.open("a") as file:
         file.write(f"\n{line}\n")
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         list(trace_files.read(json_lines))
 
 
@@ -101,9 +101,9 @@ def small_shards(count: int, folder: Path) -> tuple[MappedTraces, Traces]:
 
 def test_shards_give_each_trace_as_it_was(tmp_path: Path) -> None:
     mapped, written = small_shards(3000, tmp_path)
-    kept = MappedTraces(PreparedTraces.open(tmp_path), "validation", 1000)
-    assert len(mapped) + len(kept) == 3000
-    assert 200 < len(kept) < 400
+    saved = MappedTraces(PreparedTraces.open(tmp_path), "validation", 1000)
+    assert len(mapped) + len(saved) == 3000
+    assert 200 < len(saved) < 400
     chosen = np.array([5, 0, len(mapped) - 1, 5])
     taken = mapped.take(chosen)
     everything = {
@@ -133,7 +133,7 @@ def test_many_shards_are_one_split(tmp_path: Path) -> None:
     assert found.lengths.max() == 50
 
 
-def test_the_same_source_is_kept_and_a_broken_folder_is_made_anew(tmp_path: Path) -> None:
+def test_the_same_source_stays_and_a_broken_folder_is_made_again(tmp_path: Path) -> None:
     prepare(generate(500, 1), tmp_path)
     assert prepare(generate(500, 1), tmp_path)[1] is False
     assert prepare(generate(500, 2), tmp_path)[1] is True
@@ -265,7 +265,7 @@ NO_MEMORY = "x.pt: no memory left for this file: fewer --num-workers (1), a smal
 
 
 @pytest.mark.parametrize(
-    ("content", "limit", "spare", "cause", "told"),
+    ("content", "limit", "spare", "cause", "message"),
     [
         pytest.param(torch.zeros(1), "files", 0, "OSError", MANY_FILES, id="opened"),
         pytest.param(torch.zeros(1), "files", 1, "RuntimeError", MANY_FILES, id="mapped by torch"),
@@ -274,9 +274,9 @@ NO_MEMORY = "x.pt: no memory left for this file: fewer --num-workers (1), a smal
         pytest.param("x" * (1 << 26), "memory", 7 << 25, "MemoryError", NO_MEMORY, id="its objects"),
     ],
 )
-def test_what_the_system_grants_no_more_of_is_told(
-    content: object, limit: str, spare: int, cause: str, told: str, tmp_path: Path
+def test_a_limit_of_the_system_is_reported(
+    content: object, limit: str, spare: int, cause: str, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.pt"
     torch.save([{"events": torch.ones(1), "more": content}], path)
-    assert alone(read_within, path, limit, spare) == f"TrainerError {cause} {tmp_path}/{told}"
+    assert alone(read_within, path, limit, spare) == f"TrainerError {cause} {tmp_path}/{message}"

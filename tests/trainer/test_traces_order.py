@@ -28,7 +28,8 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def test_a_batch_is_mixed() -> None:
-    """From many places of the data, in no order: as of a full shuffle, a batch has a tenth of each tenth."""
+    """Samples come from many places of the data, in no order: as of a full shuffle, a batch has a tenth of each
+    tenth."""
     order = BlockShuffled(1_000_000, 7)
     batches = np.stack([order.take(step * 8192, 256) for step in range(100)])
     assert np.abs(np.corrcoef(batches.reshape(-1), np.arange(batches.size))[0, 1]) < 0.05
@@ -82,7 +83,7 @@ def by_length(group: int) -> ByLength:
     return ByLength(len(LENGTHS), 7, lambda indices: LENGTHS[indices], group)
 
 
-def test_samples_of_like_length_stand_together_and_each_still_comes_once() -> None:
+def test_samples_of_similar_length_stand_together_and_each_still_comes_once() -> None:
     order = by_length(32)
     epochs = order.take(0, 40_000).reshape(2, -1)
     for epoch in epochs:

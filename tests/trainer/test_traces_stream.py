@@ -26,7 +26,7 @@ SIZES = (40, 7, 25, 1, 30, 17)
 
 
 def write(folder: Path, sizes: tuple[int, ...] = SIZES, name: str = "lstm-{}.pt") -> list[tuple[str, int]]:
-    """Each trace tells its own number, twice over."""
+    """Traces that each hold their own number, twice."""
     folder.mkdir(exist_ok=True, parents=True)
     begin, files = 0, []
     for at, size in enumerate(sizes):
@@ -86,7 +86,7 @@ def test_worker_processes_share_an_epoch(tmp_path: Path) -> None:
     loader = DataLoader(dataset, batch_size=8, num_workers=2, collate_fn=dataset.collate)
     first, second = numbers(iter(loader)), numbers(iter(loader))
     assert sorted(first) == sorted(second) == list(range(TOTAL))
-    assert first != second, "workers begin anew with each epoch, and yet the order is another"
+    assert first != second, "workers start again with each epoch, and yet the order is another"
 
 
 def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them(files: list[tuple[str, int]]) -> None:
@@ -100,7 +100,7 @@ def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them(files: list[tup
 
 
 def test_the_buffer_is_bounded(tmp_path: Path) -> None:
-    """From one file in order, no trace can come earlier than the buffer lets it."""
+    """No trace of one file in order can come earlier than the buffer lets it."""
     files = write(tmp_path, (500,))
     order = [number(sample) for sample in StreamedTraces(files, StreamSettings(buffer=20))]
     assert sorted(order) == list(range(500))
@@ -126,7 +126,7 @@ def test_after_a_resume_the_very_next_trace_comes(files: list[tuple[str, int]], 
 
 
 @pytest.mark.parametrize("done", [1, 2, 5])
-def test_a_resume_goes_on_with_the_worker_whose_turn_it_was(files: list[tuple[str, int]], done: int) -> None:
+def test_a_resume_continues_with_the_worker_whose_turn_it_was(files: list[tuple[str, int]], done: int) -> None:
     def batches(skip: int, count: int) -> list[int]:
         dataset = StreamedTraces(files, StreamSettings(buffer=10, endless=True, skip=skip, batch_size=4))
         loader = DataLoader(dataset, batch_size=4, num_workers=2, collate_fn=dataset.collate)
@@ -213,11 +213,11 @@ def test_a_folder_is_surveyed_once(tmp_path: Path) -> None:
     assert (found.samples("train"), found.samples("validation")) == (60, 12)
     assert found.positives == {"train": 20, "validation": 4}
     assert (found.event_kinds, found.features) == (60, 1)
-    kept = tmp_path / "lstm-traces-index.json"
-    kept.write_text(kept.read_text().replace('"event_kinds": 60', '"event_kinds": 61'))
+    saved = tmp_path / "lstm-traces-index.json"
+    saved.write_text(saved.read_text().replace('"event_kinds": 60', '"event_kinds": 61'))
     assert open_folder(tmp_path, "lstm").event_kinds == 61, "read from what was kept"
     write(tmp_path / "train", (30, 31))
-    assert open_folder(tmp_path, "lstm").event_kinds == 61, "surveyed anew: a file has changed"
+    assert open_folder(tmp_path, "lstm").event_kinds == 61, "surveyed again: a file has changed"
     assert open_folder(tmp_path, "lstm").samples("train") == 61
 
 

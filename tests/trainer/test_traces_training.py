@@ -66,7 +66,7 @@ def run(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 @pytest.mark.parametrize(("workload", "auroc"), [("traces-lstm", 0.8), ("traces-gnn", 0.63)])
-def test_anomalies_of_real_traces_are_learnt(
+def test_anomalies_of_real_traces_are_learned(
     workload: str, auroc: float, recorded: Path, run: Call, tmp_path: Path
 ) -> None:
     """Some 40 anomalies among 300 judge: a standard error of about 0.04. 0.63 is three of them above chance. A third
@@ -83,8 +83,8 @@ def test_anomalies_of_real_traces_are_learnt(
     judged = run(
         workload, "evaluate", "--checkpoint", str(tmp_path), "--data-dir", str(recorded), "--pictures", str(tmp_path)
     )
-    said = json.loads(judged.out.splitlines()[0])
-    assert said["auroc"] == pytest.approx(evaluations[-1]["auroc"], abs=1e-6)
+    message = json.loads(judged.out.splitlines()[0])
+    assert message["auroc"] == pytest.approx(evaluations[-1]["auroc"], abs=1e-6)
     for name in ("roc.png", "confusion.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
@@ -177,7 +177,7 @@ def test_traces_of_one_kind_are_refused(run: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--max-length", "0"), "--max-length 0: expected at least 1"),
         (("--shuffle-buffer-size", "-1"), "--shuffle-buffer-size -1"),
@@ -185,9 +185,9 @@ def test_traces_of_one_kind_are_refused(run: Call, tmp_path: Path) -> None:
         (("--dropout", "1"), "--dropout 1"),
     ],
 )
-def test_wrong_options_are_named(words: tuple[str, str], said: str, run: Call, tmp_path: Path) -> None:
+def test_wrong_options_are_named(words: tuple[str, str], message: str, run: Call, tmp_path: Path) -> None:
     refused = run("traces-lstm", "train", "--data-dir", str(tmp_path), *words)
-    assert (refused.code, said in refused.err) == (2, True)
+    assert (refused.code, message in refused.err) == (2, True)
 
 
 def test_measures_of_one_class_do_without_ranking() -> None:

@@ -53,13 +53,13 @@ def cut_into(micro_batch: int, per_step: int = SHARE, world_size: int = 1) -> Ba
 
 def steps(workload: TracesWorkload, cut: BatchSplit, first: int, count: int, workers: int) -> list[list[int]]:
     """The numbers of the traces of each step."""
-    told = []
+    reports = []
     with closing(MicroBatchLoader(workload, cut, first * cut.per_step, workers=workers)) as feed:
         for _ in range(count):
             batches = [next(feed) for _ in range(cut.micro_batches)]
             assert [len(batch[-1]) for batch in batches] == cut.sizes
-            told.append([int(events[0]) for batch in batches for events in batch[0]])
-    return told
+            reports.append([int(events[0]) for batch in batches for events in batch[0]])
+    return reports
 
 
 # ── The micro-batch ───────────────────────────────────────────────────────────────────────────────
@@ -75,8 +75,8 @@ def test_a_step_has_the_same_traces_for_any_micro_batch(folder: Path, workers: i
 
 
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
-def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(folder: Path, done: int) -> None:
-    """As after `--micro-batch-size auto`, which may choose another the next time, or a memory that was exhausted."""
+def test_a_resume_with_another_micro_batch_continues_with_the_very_next_trace(folder: Path, done: int) -> None:
+    """Examples: after `--micro-batch-size auto`, which may choose another the next time, or after out of memory."""
     workload = workload_of(folder)
     undisturbed = steps(workload, cut_into(5), 0, 8, workers=2)
     for micro_batch in (5, 8, 2):
@@ -85,7 +85,7 @@ def test_a_resume_with_another_micro_batch_goes_on_with_the_very_next_trace(fold
 
 @pytest.mark.parametrize("kind", [LstmTraces, GnnTraces])
 def test_micro_batches_from_workers_are_those_of_this_process(folder: Path, kind: type[TracesWorkload]) -> None:
-    """They travel joined, and must come out as they went in: one worker reads what this process reads."""
+    """Samples travel joined, and must come out as they went in: one worker reads what this process reads."""
     workload, cut = workload_of(folder, kind), cut_into(8)
     with (
         closing(MicroBatchLoader(workload, cut, 0, workers=0)) as here,
@@ -145,9 +145,9 @@ def test_a_halved_micro_batch_loses_and_repeats_no_trace(
         "--shuffle-buffer-size", "7", "--epochs", "2",
     )  # fmt: skip
     assert Cramped.train(parse(words, {}), RankInfo()) == 0
-    said = capfd.readouterr().err
-    assert "micro-batches of 14: continuing with 7" in said
-    assert "micro-batches of 7: continuing with 3" in said
+    output = capfd.readouterr().err
+    assert "micro-batches of 14: continuing with 7" in output
+    assert "micro-batches of 7: continuing with 3" in output
     undisturbed = steps(workload_of(folder), cut_into(SHARE), 0, 8, workers=2)
     assert Cramped.seen == [number for step in undisturbed for number in step]
 
@@ -155,7 +155,7 @@ def test_a_halved_micro_batch_loses_and_repeats_no_trace(
 # ── The number of workers ─────────────────────────────────────────────────────────────────────────
 
 
-class Heard(Group):
+class Received(Group):
     """Two ranks, of which the other one has less to offer."""
 
     def all_reduce_min(self, numbers: Sequence[float]) -> list[float]:
@@ -163,13 +163,13 @@ class Heard(Group):
 
 
 def chosen(workload: TracesWorkload, options: TrainOptions, group: Group) -> tuple[int, list[str]]:
-    said = io.StringIO()
-    bench = Bench(workload, CPU, cut_into(SHARE), Events(RankInfo(), out=said, err=io.StringIO()))
-    return bench.workers(options, group), said.getvalue().splitlines()
+    messages = io.StringIO()
+    bench = Bench(workload, CPU, cut_into(SHARE), Events(RankInfo(), out=messages, err=io.StringIO()))
+    return bench.workers(options, group), messages.getvalue().splitlines()
 
 
 ALONE = Group(place=RankInfo(), backend="none", device=torch.device("cpu"))
-TWO = Heard(place=RankInfo(world_size=2), backend="gloo", device=torch.device("cpu"))
+TWO = Received(place=RankInfo(world_size=2), backend="gloo", device=torch.device("cpu"))
 
 
 def test_only_files_to_train_on_count_and_ranks_of_a_node_share_its_cpus(folder: Path) -> None:
@@ -196,11 +196,11 @@ def test_measured_workers_of_a_stream_are_as_many_on_each_rank(folder: Path) -> 
         def _measured_workers(self, cpus: int) -> WorkerCount:
             return WorkerCount(workers=4, why="4 workers: measured")
 
-    said = io.StringIO()
-    events = Events(RankInfo(), out=said, err=io.StringIO())
+    messages = io.StringIO()
+    events = Events(RankInfo(), out=messages, err=io.StringIO())
     bench = Bold(workload_of(folder, Measured), CPU, cut_into(SHARE), events)
     assert bench.workers(TrainOptions(), TWO) == 1
-    assert said.getvalue().splitlines() == [
+    assert messages.getvalue().splitlines() == [
         "4 workers: measured", "1 worker: streamed data needs as many on each rank, and one has no use for more"
     ]  # fmt: skip
 

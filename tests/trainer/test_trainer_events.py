@@ -44,7 +44,7 @@ def test_only_rank_0_talks_but_every_rank_tells_its_failure() -> None:
     assert err.getvalue() == "rank 1 of 2 (beta): ValueError: no such thing\n"
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_nan_is_null() -> None:
     out = io.StringIO()
     Events(RankInfo(events=True), out).emit(TrainingDone(loss=float("nan")))
     assert json.loads(out.getvalue().removeprefix("@orch "))["loss"] is None

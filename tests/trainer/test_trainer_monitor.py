@@ -119,11 +119,11 @@ def test_an_event_has_means_of_rates_and_the_highest_levels() -> None:
     other = ResourceUsage(
         cpu_percent=100.0, cpus=2.0, ram_used_mib=900, ram_limit_mib=4096, network_out_mib_s=3.0, gpus=(cool,)
     )
-    told = summary([other, USAGE])
-    assert (told.cpu_percent, told.ram_used_mib, told.network_out_mib_s) == (75.5, 900, 1.5)
-    (gpu,) = told.gpus
+    reported = summary([other, USAGE])
+    assert (reported.cpu_percent, reported.ram_used_mib, reported.network_out_mib_s) == (75.5, 900, 1.5)
+    (gpu,) = reported.gpus
     assert (gpu.utilization_percent, gpu.memory_used_mib, gpu.temperature_c, gpu.power_w) == (70, 300, 60, 63.0)
-    event = ResourcesSampled(t=1.0, node="beta", node_rank=1, generation=1, usage=told)
+    event = ResourcesSampled(t=1.0, node="beta", node_rank=1, generation=1, usage=reported)
     assert decode_event(encode_event(event)) == event
 
 
@@ -150,22 +150,22 @@ class Steady:
 
 def sampled(file: Path, meter: Steady, **options: int) -> list[ResourceUsage]:
     """Events until two have come or the meter has failed."""
-    told: list[ResourceUsage] = []
-    sampler = ResourceSampler(file, told.append, every_s=0.01, meter=lambda: meter, **options)
+    reports: list[ResourceUsage] = []
+    sampler = ResourceSampler(file, reports.append, every_s=0.01, meter=lambda: meter, **options)
     deadline = time.monotonic() + 30
-    while len(told) < 2 and meter.read_so_far < meter.fails_at and time.monotonic() < deadline:
+    while len(reports) < 2 and meter.read_so_far < meter.fails_at and time.monotonic() < deadline:
         time.sleep(0.01)
     sampler.stop()
-    return told
+    return reports
 
 
-def test_samples_are_kept_and_every_fifth_makes_an_event(tmp_path: Path) -> None:
-    told = sampled(tmp_path / "resources-0.jsonl", Steady())
-    kept = [json.loads(line) for line in (tmp_path / "resources-0.jsonl").read_text().splitlines()]
-    assert told[:2] == [USAGE, USAGE]
-    assert len(kept) >= 2 * REPORT_EVERY
-    assert (kept[0]["cpu_percent"], kept[0]["gpus"][0]["clock_mhz"]) == (51.0, 1500)
-    assert abs(kept[0]["t"] - time.time()) < 60
+def test_samples_are_saved_and_every_fifth_makes_an_event(tmp_path: Path) -> None:
+    data = sampled(tmp_path / "resources-0.jsonl", Steady())
+    saved = [json.loads(line) for line in (tmp_path / "resources-0.jsonl").read_text().splitlines()]
+    assert data[:2] == [USAGE, USAGE]
+    assert len(saved) >= 2 * REPORT_EVERY
+    assert (saved[0]["cpu_percent"], saved[0]["gpus"][0]["clock_mhz"]) == (51.0, 1500)
+    assert abs(saved[0]["t"] - time.time()) < 60
 
 
 def test_the_file_stays_below_its_limit(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_whole_one_is_sound(tmp_path: Path) -> None:
     "name", ["../../secret", "{outside}", "..", ".", "a/b", "", "state.pt/../state.pt", "a\0b", "ü" * 300]
 )
 def test_names_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    """Else a manifest could ask whether a file of this computer has a certain content."""
+    """A manifest could otherwise ask whether a file of this computer has a certain content."""
     outside = tmp_path / "secret"
     outside.write_bytes(b"mine")
     files = {"state.pt": entry(b"weights"), name.format(outside=outside): entry(b"mine")}
@@ -75,7 +75,7 @@ def test_a_link_in_place_of_a_file(tmp_path: Path) -> None:
     assert checkpoint.examine(path).problem
 
 
-def test_a_pipe_in_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_delays_nothing(tmp_path: Path) -> None:
     path = made(tmp_path, {"state.pt": entry(b"")})
     (path / "state.pt").unlink()
     os.mkfifo(path / "state.pt")
@@ -167,20 +167,20 @@ def test_a_state_that_would_run_something_is_refused_in_words(
 
 
 @pytest.mark.parametrize(
-    "said", [b"[" * 60_000, b"{", b"7", b"\xff", b"null"], ids=["deep", "half", "7", "bytes", "null"]
+    "message", [b"[" * 60_000, b"{", b"7", b"\xff", b"null"], ids=["deep", "half", "7", "bytes", "null"]
 )
-def test_what_a_stranger_says_to_a_supervisor_is_no_message(said: bytes) -> None:
+def test_what_a_stranger_says_to_a_supervisor_is_no_message(message: bytes) -> None:
     """Its port is open to the network for as long as the run lasts."""
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as stranger:
         line = AgentConnection(door.accept()[0])
-        stranger.sendall(said + b"\n")
-        heard = line.next(time.monotonic() + 5.0)
+        stranger.sendall(message + b"\n")
+        received = line.next(time.monotonic() + 5.0)
         line.close()
-    assert heard == said
+    assert received == message
     with pytest.raises(MisfitError):
-        read_report(heard, ["alpha", "beta"])
+        read_report(received, ["alpha", "beta"])
     with pytest.raises(MisfitError):
-        read_greeting(heard, "0" * 32, 2, b"token")
+        read_greeting(received, "0" * 32, 2, b"token")
 
 
 # ── what no source of the trainer does ──
@@ -207,7 +207,8 @@ def test_torch_loads_weights_only_everywhere() -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """Of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP) does."""
+    """Data of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP)
+    does."""
     unpickles = {"pickle.load", "pickle.loads", "marshal.loads", "eval", "np.load"}
     for place, call in calls():
         called = ast.unparse(call.func)

@@ -47,18 +47,18 @@ def finished(tmp_path_factory, data_dir) -> Path:
 @pytest.fixture
 def whole(finished: Path, train):
     """The result of that run; it is made by the first test that asks."""
-    kept = finished / "result"
-    if not kept.exists():
+    saved = finished / "result"
+    if not saved.exists():
         result = train(finished / "run", *STEPS, "--prompt", "en el")
         assert result.code == 0, result.err
-        kept.write_text(result.out)
-    return finished / "run", kept.read_text()
+        saved.write_text(result.out)
+    return finished / "run", saved.read_text()
 
 
 def test_events_tell_the_whole_story_in_order(whole) -> None:
     _, out = whole
-    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
-    names = [event["event"] for event in told]
+    data = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    names = [event["event"] for event in data]
     assert [name for name in names if name != "checkpoint"] == [
         "started", "joined", "options", *["step"] * 4, "evaluation", *["step"] * 4, "evaluation", "sample", "done",
     ]  # fmt: skip
@@ -89,14 +89,14 @@ def test_events_tell_the_whole_story_in_order(whole) -> None:
         "sample": {"text"},
         "done": {"step", "loss", "seconds"},
     }
-    for event in told:
+    for event in data:
         timed = {"remaining_s"} if event["event"] == "step" and event["step"] > 1 else set()
         assert set(event) == {"event", "t", "rank", "node"} | fields[event["event"]] | timed
-    steps = [event for event in told if event["event"] == "step"]
+    steps = [event for event in data if event["event"] == "step"]
     assert {event["final_step"] for event in steps} == {8}
     assert (steps[-1]["remaining_s"], steps[1]["remaining_s"] > 0) == (0, True)
-    assert steps[0]["loss"] > told[-1]["loss"]
-    assert told[-2]["text"].startswith("en el")
+    assert steps[0]["loss"] > data[-1]["loss"]
+    assert data[-2]["text"].startswith("en el")
     assert "💻 LOCAL MODE: using cpu with" in out
     assert "\nstep 8/8  loss " in out
 
@@ -113,10 +113,10 @@ def test_a_resumed_run_is_bit_identical(whole, train, tmp_path: Path) -> None:
     shutil.copytree(run_dir / "checkpoints/step-00000004", tmp_path / "checkpoints/step-00000004")
     resumed = train(tmp_path, *STEPS)
     assert resumed.events("resumed")[0]["step"] == 4
-    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
-    expected = {event["step"]: event["loss"] for event in told if event["event"] == "step"}
+    data = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    expected = {event["step"]: event["loss"] for event in data if event["event"] == "step"}
     assert resumed.losses() == {step: expected[step] for step in (5, 6, 7, 8)}
-    evaluations = [event["loss"] for event in told if event["event"] == "evaluation"]
+    evaluations = [event["loss"] for event in data if event["event"] == "evaluation"]
     assert resumed.events("evaluation")[-1]["loss"] == evaluations[-1]
 
 
@@ -173,7 +173,7 @@ def test_another_model_is_refused_by_name(whole, train) -> None:
     assert "width: the checkpoint has 32, this run 64" in refused.err
 
 
-def test_nothing_left_to_train_is_said(whole, train) -> None:
+def test_nothing_left_to_train_is_reported(whole, train) -> None:
     run_dir, _ = whole
     again = train(run_dir, *STEPS)
     assert again.code == 0
@@ -187,7 +187,7 @@ def test_missing_data_is_exit_3_and_says_how_to_make_it(call, tmp_path: Path) ->
     assert "prepare --text" in refused.err
 
 
-def test_a_loss_that_is_no_number_ends_the_run(train, tmp_path: Path) -> None:
+def test_a_loss_that_is_nan_ends_the_run(train, tmp_path: Path) -> None:
     failed = train(tmp_path, "--max-steps", "30", "--lr", "1e30", "--warmup-steps", "0", "--clip", "0")
     assert failed.code == 1
     assert "a smaller --lr" in failed.err
@@ -205,7 +205,7 @@ def test_accumulation_and_batches_do_not_change_the_losses(train, tmp_path: Path
     assert steps(tmp_path / "a") == ["step-00000004"]
 
 
-def test_epochs_and_the_number_of_kept_checkpoints(train, tmp_path: Path) -> None:
+def test_epochs_and_the_number_of_saved_checkpoints(train, tmp_path: Path) -> None:
     result = train(
         tmp_path, "--epochs", "1", "--batch-size", "32", "--checkpoint-every", "1", "--keep-checkpoints", "2",
         "--eval-every", "0",
@@ -229,8 +229,8 @@ def test_a_checkpoint_writes_without_the_data(whole, call) -> None:
 
 def test_an_evaluation_later_is_that_of_the_training(whole, call, data_dir: Path) -> None:
     run_dir, out = whole
-    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
-    last = [event for event in told if event["event"] == "evaluation"][-1]
+    data = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("@orch ")]
+    last = [event for event in data if event["event"] == "evaluation"][-1]
     ran = call("gpt2", "evaluate", "--checkpoint", str(run_dir), "--data-dir", str(data_dir), "--batch-size", "8")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out.splitlines()[-1])["loss"] == pytest.approx(last["loss"], abs=1e-3)

@@ -65,7 +65,7 @@ def test_any_text_survives_the_tokenizer(text: str) -> None:
     assert bpe.decode(bpe.encode(text, add_special_tokens=False).ids, skip_special_tokens=False) == text
 
 
-def test_prepare_is_idempotent_and_mends(tmp_path: Path) -> None:
+def test_prepare_is_idempotent_and_repairs(tmp_path: Path) -> None:
     texts = [document("la palabra\n" * 400), document("otra cosa\n" * 300, "dos")]
     first, new = prepare_tokens.prepare(texts, tmp_path, 280)
     assert new
@@ -242,7 +242,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("die_at", [1, 3, 6])
 def test_an_interrupted_preparation_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, die_at: int) -> None:
-    """Whatever was written after the last saved state is dropped; the result is that of an undisturbed one."""
+    """Data written after the last saved state is dropped; the result is that of an undisturbed one."""
     monkeypatch.setattr(prepare_tokens, "SHARD_TOKENS", 900)
     monkeypatch.setattr(prepare_tokens, "BATCH_CHARACTERS", 1000)
     monkeypatch.setattr(prepare_tokens, "SAVE_EVERY_S", -1.0)
@@ -289,11 +289,11 @@ def test_the_sample_for_the_tokenizer_is_bounded(monkeypatch: pytest.MonkeyPatch
     sample, everything = prepare_tokens._Sample(), [f"{number:010d}" for number in range(2000)]
     for piece in everything:
         sample.add(hashlib.sha256(piece.encode()).digest(), piece)
-    kept = [piece for _, piece in sample.pieces]
-    assert 500 <= sum(map(len, kept)) <= 2000
-    assert kept == sorted(kept), "in the order of the text"
-    assert int(kept[0]) < 200
-    assert int(kept[-1]) > 1800
+    saved = [piece for _, piece in sample.pieces]
+    assert 500 <= sum(map(len, saved)) <= 2000
+    assert saved == sorted(saved), "in the order of the text"
+    assert int(saved[0]) < 200
+    assert int(saved[-1]) > 1800
 
 
 def test_the_validation_share_of_a_larger_text() -> None:
@@ -360,15 +360,15 @@ def test_a_missing_package_is_named_and_the_others_are_used(tmp_path: Path) -> N
     subprocess.run(("dpkg-deb", "--build", tree, deb), check=True, capture_output=True)
     script = tmp_path / "apt.py"
     script.write_text(FAKE_APT.replace("@DEB@", str(deb)))
-    said: list[str] = []
+    messages: list[str] = []
     apt = Apt(home=tmp_path / "apt", command=(sys.executable, str(script)))
-    documents = spanish.fetch(said.append, apt)
+    documents = spanish.fetch(messages.append, apt)
     assert [d.text for d in documents] == ["A buen hambre no hay pan duro.\n\nAgua pasada."]
-    assert sum("Unable to locate package" in line for line in said) == 3
-    assert said[3:] == ["  M characters: fortunes-es 0.0"]
+    assert sum("Unable to locate package" in line for line in messages) == 3
+    assert messages[3:] == ["  M characters: fortunes-es 0.0"]
 
 
-def test_without_any_package_the_way_out_is_told(tmp_path: Path) -> None:
+def test_without_any_package_the_way_out_is_reported(tmp_path: Path) -> None:
     apt = Apt(home=tmp_path / "apt", command=(str(tmp_path / "no-apt-here"),))
     with pytest.raises(ConfigurationError, match="--text PATH"):
         spanish.fetch(lambda line: None, apt)
@@ -419,8 +419,8 @@ def test_a_full_disk_is_named_while_data_is_prepared(
     assert capsys.readouterr().err == f"error: {tmp_path}: no space left on its disk\n"
 
 
-def test_data_of_another_workload_is_told_apart(data_dir: Path, tmp_path: Path) -> None:
-    """One folder serves one workload: whichever comes second is told what lies there, and how to make its own."""
+def test_data_of_another_workload_is_distinguished(data_dir: Path, tmp_path: Path) -> None:
+    """One folder serves one workload: the error of the second names what the folder holds, and how to make its own."""
     with pytest.raises(ConfigurationError, match=r"tokens, format 1, where traces, format 1, .*traces-lstm prepare"):
         trace_shards.PreparedTraces.open(data_dir)
     (tmp_path / "manifest.json").write_text('{"kind": "tokens", "format": 7}', "utf-8")
@@ -437,7 +437,7 @@ def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
     assert left == {"manifest.json", "notes.txt", "my-photos-2026.jpg"}
 
 
-def test_a_flipped_bit_is_mended_by_preparing_again(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_repaired_by_preparing_again(tmp_path: Path) -> None:
     text = [document("la palabra y la luz\n" * 200)]
     data, _ = prepare_tokens.prepare(text, tmp_path, 270)
     shard = tmp_path / data.manifest["splits"]["train"]["shards"][0]["file"]

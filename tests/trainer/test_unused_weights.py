@@ -28,6 +28,6 @@ def test_the_compressed_exchange_does_too(observe: Any, tmp_path: Path) -> None:
 
 
 def test_fused_sgd_takes_a_weight_whose_gradient_comes_later_than_others(observe: Any, tmp_path: Path) -> None:
-    """Where the figures decide on the update, too."""
+    """The same holds where the figures decide on the update."""
     run = observe(tmp_path, 1, {"unused": "sometimes"}, **COMMON, optimizer="sgd", on_spike="skip")
     assert run.code == 0, run.err

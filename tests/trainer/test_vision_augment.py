@@ -1,4 +1,4 @@
-"""What chance does to pictures: what Pillow would, and the same however the stream is cut."""
+"""Random changes of pictures: the same as Pillow's, and the same however the stream is cut."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_translation_moves_by_whole_pixels_and_leaves_black(operation: str, axis
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_drawn_and_no_strength_changes_little(operation: str) -> None:
-    """At magnitude 0 nothing moves or fades; what knows no strength is the exception."""
+    """Magnitude 0 moves or fades nothing; an operation without a strength is the exception."""
     if operation in ("autocontrast", "equalize"):
         assert np.abs(one(operation, 0) - PIXELS).max() > 5
     elif operation == "solarize":

@@ -35,7 +35,7 @@ def test_classes_are_folders_and_every_class_is_held_back_from(picture_folder: P
     assert not set(gallery.splits["train"].names) & set(gallery.splits["validation"].names)
 
 
-def test_the_split_hangs_on_names_alone(picture_folder: Path, tmp_path: Path) -> None:
+def test_the_split_depends_on_names_alone(picture_folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere"
     shutil.copytree(picture_folder, copy)
     here, there = from_folder(picture_folder), from_folder(copy)
@@ -84,7 +84,7 @@ def test_all_bad_images_are_named_at_once(picture_folder: Path, tmp_path: Path) 
     image_store.PreparedImages.open(data)
 
 
-def test_prepare_is_idempotent_and_mends(picture_folder: Path, tmp_path: Path) -> None:
+def test_prepare_is_idempotent_and_repairs(picture_folder: Path, tmp_path: Path) -> None:
     gallery = from_folder(picture_folder)
     first, new = image_store.prepare(gallery, tmp_path, FRAME)
     assert new
@@ -174,9 +174,9 @@ def test_without_a_cache_every_epoch_decodes(picture_folder: Path) -> None:
     assert np.array_equal(first, epoch(cached(picture_folder, image_cache.MIB)[0], 0))
 
 
-def test_the_budget_is_kept(picture_folder: Path) -> None:
+def test_the_budget_is_not_exceeded(picture_folder: Path) -> None:
     pictures, read = cached(picture_folder, 5 * 1201)
-    assert (pictures.kept, pictures.bytes) == (5, 5 * 1201)
+    assert (pictures.in_memory, pictures.bytes) == (5, 5 * 1201)
     epoch(pictures, 0)
     read.clear()
     epoch(pictures, 1)
@@ -244,7 +244,7 @@ def test_fashion_mnist_comes_from_debian(tmp_path: Path) -> None:
     assert second.flatten().tolist() == [number % 256 for number in range(784, 2 * 784)]
 
 
-def test_without_the_package_the_way_out_is_told(tmp_path: Path) -> None:
+def test_without_the_package_the_way_out_is_reported(tmp_path: Path) -> None:
     apt = Apt(home=tmp_path / "apt", command=(str(tmp_path / "no-apt-here"),))
     with pytest.raises(ConfigurationError, match="--images FOLDER"):
         images.fashion_mnist(lambda line: None, apt)

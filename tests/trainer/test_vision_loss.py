@@ -1,4 +1,4 @@
-"""What the loss of a classifier weighs, and what is told of its quality. References/ has the loss by its formulas."""
+"""Loss of a classifier, and the report of its quality. References/ has the loss by its formulas."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_figures_are_those_of_the_field() -> None:
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     paths = vision_metrics.write(OUTPUTS, ("uno", "dos", "trés"), tmp_path / "out")
-    told = json.loads(paths[0].read_text())
-    assert told["accuracy"] == pytest.approx(0.6)
-    first = told["classes"][0]
+    data = json.loads(paths[0].read_text())
+    assert data["accuracy"] == pytest.approx(0.6)
+    first = data["classes"][0]
     assert first.pop("class") == "uno"
     assert first == pytest.approx({"precision": 2 / 3, "recall": 1.0, "f1": 0.8, "images": 2}, rel=1e-6)
     rows = list(csv.DictReader(paths[1].read_text().splitlines()))

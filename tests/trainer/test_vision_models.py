@@ -65,18 +65,18 @@ def test_weights_start_from_a_truncated_normal(name: str) -> None:
 
 
 def saved_bytes(model: nn.Module, pictures: Tensor) -> int:
-    """What autograd keeps for the way back, weights aside."""
+    """Count what autograd saves for the backward pass, weights aside."""
     weights = {p.data_ptr() for p in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.data_ptr() not in weights:
-            kept[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+            saved[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(pictures).sum()
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("resnet18", 0.6), ("vit-mini", 0.3)])
@@ -96,7 +96,7 @@ def test_checkpointing_keeps_less_and_computes_the_same(name: str, at_most: floa
 
 
 def activations(memory_format: torch.memory_format) -> list[bool]:
-    """Of each convolution: is its output laid out with pixels before channels?"""
+    """Return of each convolution whether its output is laid out with pixels before channels."""
     model = in_memory(Classifier(build(shape("resnet-small")), (0.5,) * 3, (0.2,) * 3), memory_format)
     seen: list[bool] = []
 
@@ -116,7 +116,7 @@ def test_channels_last_reaches_every_activation() -> None:
 
 
 def test_the_sum_of_a_block_leaves_its_input_alone() -> None:
-    """`out + identity`, and activations in place only where nobody reads again."""
+    """`out + identity`, and activations in place only where they are not read again."""
     model = build(shape("resnet18")).train()
     pictures = torch.rand(2, 3, 32, 32)
     seen: list[tuple[Tensor, Tensor]] = []
@@ -134,7 +134,7 @@ def test_pictures_are_normalized_inside() -> None:
     assert "mean" in model.state_dict()
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_what_does_not_fit_is_reported() -> None:
     with pytest.raises(OptionError, match="resnet18"):
         build(shape("resnet19"))
     with pytest.raises(OptionError, match="patches of 16"):
@@ -176,7 +176,7 @@ def test_timm_is_asked_for_what_it_has(modules: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "timm")
 
 
-def test_a_timm_that_fails_is_told(modules: Path) -> None:
+def test_a_timm_that_fails_is_reported(modules: Path) -> None:
     (modules / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     with pytest.raises(ConfigurationError, match=r"(?s)nms does not exist.*built for this torch"):
         build(shape("timm:resnet18"))

@@ -46,8 +46,8 @@ Build = Callable[..., Vision]
 def vision(data: Path, tmp_path: Path) -> Build:
     def build(**chosen: Any) -> Vision:
         options = TrainOptions(data_dir=data, run_dir=tmp_path / "run", seed=5)
-        told = VisionOptions(**{"model": "vit-mini", "image_size": 16, **chosen})
-        return Vision(options, told, open_pictures(options, told, None, RankInfo()), RankInfo())
+        reported = VisionOptions(**{"model": "vit-mini", "image_size": 16, **chosen})
+        return Vision(options, reported, open_pictures(options, reported, None, RankInfo()), RankInfo())
 
     return build
 
@@ -56,7 +56,7 @@ CHANCE: dict[str, Any] = {"mixup": 0.4, "randaugment": (2, 12.0), "erase": 0.3, 
 
 
 def seen(workload: Vision, cuts: list[tuple[int, int]]) -> torch.Tensor:
-    """What the model learns from in a stretch of the stream that is cut like that."""
+    """Return what the model learns from in a stretch of the stream that is cut like that."""
     order = Shuffled(workload.train_samples, 5)
     parts = []
     for start, end in cuts:
@@ -67,7 +67,7 @@ def seen(workload: Vision, cuts: list[tuple[int, int]]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 16])
-def test_pictures_do_not_hang_on_how_the_stream_is_cut(size: int, vision: Build) -> None:
+def test_pictures_do_not_depend_on_how_the_stream_is_cut(size: int, vision: Build) -> None:
     """40 positions: over the end of an epoch of 33, which leaves one sample without a partner."""
     workload = vision(**CHANCE)
     whole = seen(workload, [(0, 40)])
@@ -155,7 +155,7 @@ def test_pictures_are_laid_out_as_asked(channels_last: bool, vision: Build) -> N
 # ── The command line ──────────────────────────────────────────────────────────────────────────────
 
 
-def told(*words: str) -> tuple[argparse.Namespace, VisionOptions]:
+def reported(*words: str) -> tuple[argparse.Namespace, VisionOptions]:
     given = parse(["vision", *words])
     return given, choices(given)
 
@@ -184,7 +184,7 @@ def test_operations_are_three_times_those_of_a_forward_pass(model: str, vision: 
 
 
 def test_every_option_of_the_seed_exists() -> None:
-    given, chosen = told(
+    given, chosen = reported(
         *[
             "--no-amp",
             "--no-compile",
@@ -200,21 +200,21 @@ def test_every_option_of_the_seed_exists() -> None:
     assert (given.batch_size, given.epochs) == (16, 50)
     assert (chosen.channels_last, chosen.gradient_checkpointing) == (False, True)
     assert (chosen.focal_loss, chosen.label_smoothing) == (2.0, 0.1)
-    given, chosen = told("--use-amp", "--use-compile", "--focal-loss", "1.5", "--randaugment", "--no-cache")
+    given, chosen = reported("--use-amp", "--use-compile", "--focal-loss", "1.5", "--randaugment", "--no-cache")
     assert (given.amp, given.compile, chosen.focal_loss) == (True, True, 1.5)
     assert (chosen.randaugment, chosen.cache_mib) == ((2, 9.0), 0)
 
 
 def test_presets_can_be_changed() -> None:
-    assert told("--preset", "small")[1] == PRESETS["small"].options
-    chosen = told("--preset", "small", "--randaugment", "off", "--mixup", "0", "--model", "vit-tiny")[1]
+    assert reported("--preset", "small")[1] == PRESETS["small"].options
+    chosen = reported("--preset", "small", "--randaugment", "off", "--mixup", "0", "--model", "vit-tiny")[1]
     assert (chosen.randaugment, chosen.mixup, chosen.model, chosen.label_smoothing) == (None, 0.0, "vit-tiny", 0.1)
 
 
-def test_all_wrong_values_are_told_at_once() -> None:
+def test_all_wrong_values_are_reported_at_once() -> None:
     words = ["--label-smoothing", "2", "--mixup", "-1", "--randaugment", "2,31", "--image-size", "4"]
     with pytest.raises(OptionError) as caught:
-        told(*words)
+        reported(*words)
     assert all(word in str(caught.value) for word in words if word.startswith("--"))
 
 
@@ -271,7 +271,7 @@ def test_training_straight_from_the_folder(call: Call, tmp_path: Path, picture_f
 def test_two_ranks_train_as_one(
     forked: Callable[..., Ranks], call: Call, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a model that does not mix the samples of a batch; batch norms see each rank's share alone."""
+    """The model does not mix the samples of a batch; batch norms see each rank's share alone."""
     monkeypatch.setenv("ORCH_EVENTS", "1")
     train = ["vision", *MODEL, "--data-dir", str(data), "--max-steps", "5", "--global-batch-size", "10", "--no-compile"]
     train += ["--mixup", "0.4", "--randaugment", "2,9", "--log-every", "1", "--eval-every", "0", "--num-workers", "0"]

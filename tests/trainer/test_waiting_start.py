@@ -15,7 +15,7 @@ def test_it_ends_by_sigterm_and_by_its_deadline_which_names_who_waits_for_whom(
 ) -> None:
     run = forked(1, str(tmp_path), module="tests.trainer.waiting_ranks").result()
     assert run.code == 0, run.err
-    # Rank 1 waits in a collective, rank 0 outside; where nobody signals, rank 1 ends by the deadline. A rank that
+    # Rank 1 waits in a collective, rank 0 outside; where no rank signals, rank 1 ends by the deadline. A rank that
     # is left out waits until the others have saved.
     assert json.loads(run.out.splitlines()[-1]) == {
         "signalled": [143, 143],

@@ -332,7 +332,7 @@ def test_a_killed_warm_process_is_started_again_and_one_without_torch_is_not(tmp
 
 
 def test_what_was_forked_for_a_request_without_an_answer_is_killed(launcher: Launcher) -> None:
-    """Otherwise its ranks would meet those of the torchrun that starts in its place."""
+    """Its ranks would otherwise meet those of the torchrun that starts in its place."""
     forks = "import os, socket, sys, time; socket.socket(fileno=int(sys.argv[1])).recv(1); os.fork() or time.sleep(600)"
     notes: list[str] = []
     warm = WarmStart(launcher.environ, notes.append)

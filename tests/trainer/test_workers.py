@@ -1,4 +1,4 @@
-"""How many workers load, decided on a simulated machine whose clock moves only by what is done."""
+"""Number of workers that load, decided on a simulated machine whose clock moves only by what is done."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Machine:
     load_s: float
     compute_s: float
     contention: float = 0.0
-    """How much slower computing gets with each worker that takes its core."""
+    """Slowdown of computing by each worker that takes its core."""
     now: float = 0.0
     started: list[int] = field(default_factory=list)
     broken: bool = False
     running: int = 0
-    """Workers that nobody has ended."""
+    """Workers that were not ended."""
 
     def trial(self) -> Trial:
         return Trial(load=self.load, compute=lambda _batch: self.compute(0), loader=self.loader)
@@ -76,7 +76,7 @@ def test_the_fewest_that_hide_loading(load_s: float, workers: int, started: list
 
 
 def test_two_cores_that_train_have_none_to_spare() -> None:
-    """What a worker loads, it takes from training (seed 000's advice, here by measurement)."""
+    """Time of a worker is taken from training (seed 000's advice, here by measurement)."""
     machine = Machine(load_s=0.002, compute_s=0.01, contention=0.5)
     choice = machine.choose(cpus=2)
     assert choice.workers == 0

@@ -13,7 +13,7 @@ def fail() -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_what_is_given_is_done_in_its_order_while_the_training_goes_on() -> None:
+def test_what_is_given_is_done_in_its_order_while_the_training_continues() -> None:
     writer, gate, done = Writer(), Event(), list[int]()
     first = writer.submit(gate.wait)
     for number in (1, 2):

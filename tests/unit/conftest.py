@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 
@@ -101,16 +101,16 @@ def orch(
             spawning_by(lambda argv, _log, _variables: supervisors.append(tuple(argv))),
         ):
             code = main(argv)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
         assert [file.read_text() for file in crashes_folder().glob("*")] == []
-        return Ran(code, said.out, said.err, tuple(asked))
+        return Ran(code, output.out, output.err, tuple(asked))
 
     return run
 
 
 def detached(orch: Orch, here: lan.Lan, name: str = "first") -> str:
-    """Launch a run that nobody follows; its id."""
+    """Launch a run that no command follows; return its id."""
     ran = orch("launch", "--detach", "--json", "--name", name, on=here)
     assert ran.code == 0
     return str(json_data(ran.out)["run_id"])

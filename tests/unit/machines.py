@@ -25,7 +25,7 @@ PROGRAM_OF = {
 
 
 def key_listing(*fingerprints: str) -> str:
-    """What gpg shows of a file with these keys, each with a subkey."""
+    """Print as gpg does for a file with these keys, each with a subkey."""
     return "".join(
         f"pub:-:4096:1:{one[-16:]}:1505000000:::-:::scSC::::::23::0:\nfpr:::::::::{one}:\nuid:-::::1::2::Somebody:\n"
         f"sub:-:4096:1:AAAA:1505000000::::::e::::::23:\nfpr:::::::::{'A' * 40}:\n"
@@ -39,7 +39,7 @@ class AskingSudo:
 
     password: str = "right"  # noqa: S105  # of a fake machine
     refusal: str = ""
-    """What it writes after the right password."""
+    """Output after the right password."""
     tried: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
     helper: str | None = None
@@ -54,7 +54,7 @@ class AskingSudo:
         return 0 if self.compared[-1] == right else 7, "", ""
 
     def __call__(self, argv: Sequence[str], stdin: bytes) -> Answer | tuple[tuple[str, ...], bytes]:
-        """What it answers, or the command that it runs as root with what is left of its input."""
+        """Return the answer, or the command that it runs as root with what is left of its input."""
         assert tuple(argv[: len(SUDO)]) == SUDO
         lines = stdin.split(b"\n")
         for line in lines[:-1][:3]:
@@ -82,20 +82,20 @@ class Machine:
     user: str = "ana"
     rights: str = "free"
     sudo: AskingSudo = field(default_factory=AskingSudo)
-    """Where `rights` is "password"."""
+    """Sudo where `rights` is "password"."""
     system: str = "debian 12"
     systemd: bool = True
     driver: str = ""
     key: str = key_listing(FINGERPRINT)
-    """What is downloaded as NVIDIA's key."""
+    """File that is downloaded as NVIDIA's key."""
     fails: str = ""
     """A word of a command that exits with 100."""
     locked: list[str] = field(default_factory=list)
-    """What apt-get writes, once each, while another process holds a lock."""
+    """Lines of apt-get, once each, while another process holds a lock."""
     hides: bool = False
-    """Whether only root may ask its engine."""
+    """True if only root may ask its engine."""
     running: str = ""
-    """A run of orch that goes on there."""
+    """Run of orch that is active there."""
     packages: set[str] = field(default_factory=lambda: {"ca-certificates", "iproute2"})
     programs: set[str] = field(default_factory=lambda: {"apt-get", "ip", "service"})
     groups: set[str] = field(default_factory=lambda: {"users"})
@@ -105,7 +105,7 @@ class Machine:
     runtimes: tuple[str, ...] = ("runc",)
     files: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[str, ...]] = field(default_factory=list)
-    """What changed it, as it was asked for."""
+    """Commands that changed it, as they were requested."""
 
     def node(self) -> FakeNode:
         """A new login on it."""
@@ -130,7 +130,7 @@ class Machine:
                 return 0, "", ""
             argv = ("sudo", *words)
         if "sh" in argv and setup_probe.SCRIPT in argv:
-            return 0, self._told(as_root=asks or self.rights in ("root", "free")), ""
+            return 0, self._sudo_answer(as_root=asks or self.rights in ("root", "free")), ""
         self.commands.append(tuple(argv))
         if self.locked and "apt-get" in argv:
             return 100, "", self.locked.pop(0)
@@ -169,7 +169,7 @@ class Machine:
         for package in packages:
             self.programs.update(PROGRAM_OF.get(package, ()))
 
-    def _told(self, *, as_root: bool) -> str:
+    def _sudo_answer(self, *, as_root: bool) -> str:
         distribution, _, version = self.system.partition(" ")
         lines = [
             *(f"user={self.user}", f"groups={' '.join(sorted(self.groups))}", f"rights={self.rights}"),

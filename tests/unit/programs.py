@@ -24,13 +24,13 @@ def program_of(command: str) -> Any:
 
 
 def words_of(line: str) -> list[str]:
-    """Up to a pipe, a second command or a redirection, without the brackets of what is optional."""
+    """Split the words up to a pipe, a second command or a redirection, without the brackets of what is optional."""
     split = shlex.split(re.sub(r"\[(?!0-9)|(?<!0-9)\]", "", line), comments=True)
     return list(takewhile(lambda word: word not in ("&&", "|") and not re.match(r"\d?[<>](?![A-Z])", word), split))
 
 
 def refusal_of(words: Sequence[str]) -> str:
-    """Why the command line refuses these words after `orch`; empty where it takes them. Nothing runs."""
+    """Return why the command line refuses these words after `orch`; empty where it takes them. Nothing runs."""
     words = [word for word in words if word not in ("--help", "-h")]
     program, left = program_of(words[0]), list(words)
     while left and left[0] in getattr(program, "commands", {}):

@@ -81,12 +81,12 @@ class Plugged(lan.Actor):
         super()._called(*call)
 
     def _news(self, container: str, shown: int) -> list[LogLine]:
-        def told() -> bool:
+        def reported() -> bool:
             lines = len(self.lines[container]) > shown
             return self.pulled or self.hung_up or lines or not self._is_running(container)
 
         with self.changed:
-            self.changed.wait_for(told)
+            self.changed.wait_for(reported)
             if self.pulled:
                 raise NodeUnreachableError("the connection broke", node=self.node)
             if self.hung_up:
@@ -103,12 +103,12 @@ class Machine(FakeNode):
 
 @dataclass
 class Scene:
-    """Three machines with a run, and what a test does as it goes on."""
+    """Three machines with a run, and what a test does while it continues."""
 
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     engines: dict[str, Plugged] = field(default_factory=dict)
     time: Time = field(default_factory=Time)
-    told: list[Update] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
     copies: list[tuple[list[str], int]] = field(default_factory=list)
     says: dict[str, tuple[str, ...]] = field(default_factory=dict)
     brought: list[str] = field(default_factory=list)
@@ -131,11 +131,11 @@ class Scene:
     def watch(
         self, plan: Plan, containers: Sequence[RunningContainer], then: Callable[[Update], object], **how: Any
     ) -> RunOutcome:
-        def hear(told: Update) -> None:
-            self.told.append(told)
-            if isinstance(told, Tick):
+        def hear(update: Update) -> None:
+            self.updates.append(update)
+            if isinstance(update, Tick):
                 self.time.pass_(10)
-            then(told)
+            then(update)
 
         pool = NodePool(nodes=self.nodes, request=self.request, now=lambda: datetime(2026, 1, 3, tzinfo=UTC))
 
@@ -167,5 +167,5 @@ class Scene:
         line = RunLine(time=lan.moment(0), node="alpha", node_rank=0, rank=0, text=text)
         RunRecord(lan.IDENTITY.run_id).note_report(line, self.container("alpha"))
 
-    def told_of(self, *kinds: type) -> list[Update]:
-        return [told for told in self.told if isinstance(told, kinds)]
+    def updates_of(self, *kinds: type) -> list[Update]:
+        return [each for each in self.updates if isinstance(each, kinds)]

@@ -1,4 +1,4 @@
-"""What a failed launch offers to do next: a resume only where it can help, and lines that can be pasted."""
+"""Next steps after a failed launch: a resume only where it can help, and lines that can be pasted."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_a_run_whose_gpu_failed_is_launched_again_as_it_was(orch: Orch) -> None:
 
 
 def test_why_names_the_missing_script_and_the_fix(orch: Orch) -> None:
-    """Also by the supervisors' verdict, whose reason is the line itself."""
+    """The supervisors' verdict is read too, whose reason is the line itself."""
     over = {"outcome": "configuration", "node": "alpha", "rank": 0, "exit_code": 2, "cause": "start.script_missing"}
     here = lan.lan(*THREE, says=(MISSING, lan.event("finished", **over, reason=MISSING[9:])), ends_with=3)
     assert orch("launch", "--no-supervise", "--name", "x", on=here).code == 1
-    told = orch("why", on=here).out
-    assert "the container on alpha has no file /workspace/code/trian.py" in told
-    assert "  evidence  python: can't open file '/workspace/code/trian.py'" in told
-    assert "orch launch --workdir FOLDER -- python SCRIPT" in told
+    shown = orch("why", on=here).out
+    assert "the container on alpha has no file /workspace/code/trian.py" in shown
+    assert "  evidence  python: can't open file '/workspace/code/trian.py'" in shown
+    assert "orch launch --workdir FOLDER -- python SCRIPT" in shown
     cause = json_data(orch("why", "--json", on=here).out)["failure"]["cause"]
     assert (cause["id"], cause["owner"]) == ("start.script_missing", "configuration")
 

@@ -78,7 +78,7 @@ def test_each_attempt_has_another() -> None:
     assert not set(first.tokens.values()) & set(second.tokens.values())
 
 
-def test_a_node_alone_has_nobody_to_know() -> None:
+def test_a_node_alone_has_no_other_to_know() -> None:
     keeper = Keeper(THREE[:1])
     launch(keeper.here.nodes, plan_of(0, THREE[:1]))
     assert keeper.tokens == {}
@@ -110,7 +110,7 @@ def test_its_file_is_for_the_nodes_user_alone_and_replaces_the_one_before(tmp_pa
 
 
 def test_a_folder_in_the_nodes_home_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the inventory writes it, where nobody asked the node for its home."""
+    """The inventory writes it so, where the node was not asked for its home."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "orch" / "runs" / "first").mkdir(parents=True)
     nodes = [LocalNode("alpha"), LocalNode("beta")]

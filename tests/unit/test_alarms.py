@@ -22,7 +22,7 @@ SOURCE, WATCH = Path(liveness.__file__), Path(liveness_watch.__file__)
 CHANGED = "changed_liveness"
 
 
-def test_what_is_said_of_each_recorded_run_is_right() -> None:
+def test_the_report_of_each_recorded_run_is_right() -> None:
     assert failures_of(_is_right, RECORDED) == []
 
 

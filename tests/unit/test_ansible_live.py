@@ -52,7 +52,7 @@ def test_every_command_takes_it_and_labels_choose(orch: Orch, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("$ANSIBLE_VAULT;1.1;AES256\n6162\n", "hosts is encrypted by ansible-vault"),
         ("[gpu]\nnode1 'ansible_user=ana\n", "hosts:2: No closing quotation"),
@@ -69,12 +69,12 @@ def test_every_command_takes_it_and_labels_choose(orch: Orch, tmp_path: Path) ->
         ("#!/usr/bin/env python3\nprint('{}')\n", "is a script (it begins with #!), and orch runs nothing of a folder"),
     ],
 )
-def test_bad_files_are_named(orch: Orch, tmp_path: Path, text: str, said: str) -> None:
+def test_bad_files_are_named(orch: Orch, tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "hosts"
     file.write_text(text)
     ran = orch("inventory", "list", "-i", str(file))
     assert (ran.code, ran.out) == (3, "")
-    assert said in ran.err
+    assert message in ran.err
     assert str(file) in ran.err
 
 

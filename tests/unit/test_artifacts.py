@@ -51,7 +51,7 @@ class Place(Shelves):
         (self.data / "tokens.bin").write_bytes(bytes(range(256)) * 40)
         (self.data / "manifest.json").write_text("{}")
         self.fresh = {folder_digest(folder): folder for folder in (self.code, self.data)}
-        self.told: list[tuple[str, str]] = []
+        self.notes: list[tuple[str, str]] = []
         self.copied: dict[str, int] = {}
         """Bytes, by node."""
         self.first = self.planned("alpha", "beta")
@@ -77,7 +77,7 @@ class Place(Shelves):
             if progress.done != progress.total:
                 self.copied[node] = progress.done
             else:
-                self.told.append((node, progress.text))
+                self.notes.append((node, progress.text))
 
         launch(self.nodes, plan, elsewhere={name: self.places[name] for name in elsewhere}, notify=notify)
 
@@ -98,8 +98,8 @@ def test_a_node_that_comes_later_gets_what_was_launched(here: Place) -> None:
     here.start_next_attempt(here.planned("alpha", "beta", "gamma", attempt=1))
     assert folder_digest(here.code_of("gamma")) == here.first.code_digest
     assert folder_digest(here.data_of("gamma")) == here.first.data[0].digest
-    assert ("gamma", "data copied") in here.told
-    assert not [step for step in here.told if step[0] != "gamma" and step[1] != "container started"]
+    assert ("gamma", "data copied") in here.notes
+    assert not [step for step in here.notes if step[0] != "gamma" and step[1] != "container started"]
     assert (here.code_of("alpha") / "written-by-the-run.txt").exists()
 
 
@@ -114,8 +114,8 @@ def test_from_a_node_where_the_controllers_folder_has_changed(here: Place) -> No
     assert (here.code_of("gamma") / "empty").is_dir()
     assert (here.code_of("gamma") / "link.py").is_symlink()
     assert folder_digest(here.data_of("gamma")) == here.first.data[0].digest
-    assert here.told[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
-    assert ("gamma", "bringing the run's data from beta") in here.told
+    assert here.notes[:2] == [("gamma", "bringing the run's code from beta"), ("gamma", "code copied")]
+    assert ("gamma", "bringing the run's data from beta") in here.notes
     assert here.copied["gamma"] > 0
     folder = here.code_of("gamma").parent
     made = {"attempts", "code", "plan.json", AGENTS_TOKEN, code_list(later.code_digest)}

@@ -33,7 +33,7 @@ class Watched:
 
     here: lan.Lan
     outcome: RunOutcome
-    heard: list[RunEvent]
+    received: list[RunEvent]
     record: RunRecord
 
     def calls(self, name: str) -> list[str]:
@@ -42,12 +42,12 @@ class Watched:
 
 def watch(here: lan.Lan) -> Watched:
     plan = lan.plan(THREE)
-    heard: list[RunEvent] = []
+    received: list[RunEvent] = []
     record = RunRecord(plan.run_id)
     containers = launch(here.nodes, plan)
     clock = map(float, count(step=10))  # every look at the clock is ten seconds later
-    outcome = follow_attempt(containers, plan, FollowedRun(record, lambda: next(clock)), on=heard.append)
-    return Watched(here, outcome, heard, record)
+    outcome = follow_attempt(containers, plan, FollowedRun(record, lambda: next(clock)), on=received.append)
+    return Watched(here, outcome, received, record)
 
 
 def test_all_succeed() -> None:
@@ -56,7 +56,7 @@ def test_all_succeed() -> None:
     assert run.outcome.last_event is not None
     assert run.outcome.last_event.kind == "done"
     assert run.record.outcome() == ("succeeded", "")
-    assert sum(isinstance(happening, ContainerExited) for happening in run.heard) == 3
+    assert sum(isinstance(happening, ContainerExited) for happening in run.received) == 3
     assert not any("stop" in run.calls(name) for name in THREE)
 
 
@@ -109,7 +109,7 @@ def test_an_end_that_agents_of_another_version_report_is_a_failure() -> None:
 
 @dataclass
 class Gone(lan.Actor):
-    """Its machine loses power: the log stream stays silent, and nobody can be told to stop."""
+    """Its machine loses power: the log stream stays silent, and no node can be asked to stop."""
 
     back: Event = field(default_factory=Event)
 
@@ -148,7 +148,7 @@ def test_a_node_that_is_lost_is_named() -> None:
     failure = run.outcome.failure
     assert failure is not None
     assert (failure.node, failure.rank, failure.reason) == ("beta", 1, "the connection broke")
-    assert [type(happening) for happening in run.heard if not isinstance(happening, RunLine | Tick)].count(
+    assert [type(happening) for happening in run.received if not isinstance(happening, RunLine | Tick)].count(
         NodeLost
     ) == 1
 
@@ -164,7 +164,7 @@ def test_out_of_memory() -> None:
     assert (failure.node, failure.reason) == ("beta", "out of memory: the container reached its limit")
 
 
-def test_lines_are_kept_once_however_often_a_run_is_followed() -> None:
+def test_lines_are_stored_once_however_often_a_run_is_followed() -> None:
     here = lan.lan(*THREE, says=("[rank0]: one", "[rank0]: two", "agent"))
     plan = lan.plan(THREE)
     containers, record = launch(here.nodes, plan), RunRecord(plan.run_id)
@@ -199,16 +199,16 @@ class Restarted(lan.Actor):
         return super().wait(container)
 
 
-def test_a_container_that_is_started_again_goes_on_being_followed() -> None:
+def test_a_container_that_is_started_again_is_still_followed() -> None:
     engine = Restarted("alpha")
     id = engine.create(lan.plan(("alpha",)).nodes[0].container)
     here = lan.lan("alpha")
     here.nodes["alpha"].engine = engine
     engine.start(id)
     container = RunningContainer(node=here.nodes["alpha"], node_rank=0, id=id)
-    heard = list(follow([container], RunRecord("r")))
-    assert [line.text for line in heard if isinstance(line, RunLine)] == ["first life", "second life"]
-    (end,) = [end for end in heard if isinstance(end, ContainerExited)]
+    received = list(follow([container], RunRecord("r")))
+    assert [line.text for line in received if isinstance(line, RunLine)] == ["first life", "second life"]
+    (end,) = [end for end in received if isinstance(end, ContainerExited)]
     assert end.container.state is State.SUCCEEDED
 
 

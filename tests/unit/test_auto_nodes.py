@@ -18,7 +18,7 @@ from tests.unit.measurements import COMMAND, RATE, measured
 DONE = event("done", step=3)
 
 
-def kept(command: tuple[str, ...] = COMMAND, link: float = RATE / 10) -> None:
+def saved(command: tuple[str, ...] = COMMAND, link: float = RATE / 10) -> None:
     values = measured()
     values["nodes"][2] |= {"upload": link, "download": link}
     keep(
@@ -36,31 +36,31 @@ def dry_run(orch: Orch, *command: str) -> tuple[list[str], tuple[str, ...], str]
 
 
 def test_the_best_team_with_the_step_of_all(orch: Orch) -> None:
-    kept(link=RATE / 1000)
-    nodes, command, said = dry_run(orch, *COMMAND)
+    saved(link=RATE / 1000)
+    nodes, command, message = dry_run(orch, *COMMAND)
     assert nodes == ["alpha", "beta"]
     assert command == (*COMMAND, "--global-batch-size", "60")
-    assert "--nodes auto: alpha, beta (fp32): " in said
-    assert "x alpha alone; measured 2026-01-02" in said
-    assert "without gamma, which hurts: a step takes" in said
+    assert "--nodes auto: alpha, beta (fp32): " in message
+    assert "x alpha alone; measured 2026-01-02" in message
+    assert "without gamma, which hurts: a step takes" in message
 
 
 def test_all_where_all_help_and_then_nothing_is_added(orch: Orch) -> None:
-    kept(link=RATE)
-    nodes, command, said = dry_run(orch, *COMMAND, "--epochs", "3")
+    saved(link=RATE)
+    nodes, command, message = dry_run(orch, *COMMAND, "--epochs", "3")
     assert (nodes, command) == (list(THREE), (*COMMAND, "--epochs", "3"))
-    assert "without" not in said
+    assert "without" not in message
 
 
 @pytest.mark.parametrize("own", ["--global-batch-size=60", "--grad-accum=10"])
-def test_a_step_that_was_said_stays_as_it_was_said(orch: Orch, own: str) -> None:
-    kept((*COMMAND, own))
-    nodes, command, said = dry_run(orch, *COMMAND, own)
+def test_a_step_that_was_given_stays_as_it_was_given(orch: Orch, own: str) -> None:
+    saved((*COMMAND, own))
+    nodes, command, message = dry_run(orch, *COMMAND, own)
     assert (nodes, command) == (["alpha", "beta"], (*COMMAND, own))
-    assert ("--global-batch-size keeps them" in said) == (own == "--grad-accum=10")
+    assert ("--global-batch-size keeps them" in message) == (own == "--grad-accum=10")
 
 
-def test_it_measures_first_where_nothing_is_kept(orch: Orch) -> None:
+def test_it_measures_first_where_nothing_is_saved(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("measured", **measured()), DONE))
     ran = orch("launch", "--nodes", "auto", "--yes", "--", *COMMAND, on=here)
     assert ran.code == 0, ran.err

@@ -19,7 +19,7 @@ from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 from tests.unit.measurements import COMMAND, measured
 
-TOLD = (event("measured", **measured()), event("forecast", **lan.forecast()), event("done", step=0))
+REPORTED = (event("measured", **measured()), event("forecast", **lan.forecast()), event("done", step=0))
 
 
 def measurement(nodes: tuple[str, ...] = THREE, time: str = "2026-01-02", **changes: Any) -> SavedMeasurement:
@@ -34,7 +34,7 @@ def measurement(nodes: tuple[str, ...] = THREE, time: str = "2026-01-02", **chan
 
 
 def test_it_measures_shows_keeps_and_leaves_nothing(orch: Orch) -> None:
-    here = lan.lan(*THREE, says=TOLD)
+    here = lan.lan(*THREE, says=REPORTED)
     ran = orch("bench", "--", *COMMAND, on=here)
     assert (ran.code, here.containers) == (0, {})
     assert ran.out.splitlines()[:9] == [
@@ -57,19 +57,19 @@ def test_it_measures_shows_keeps_and_leaves_nothing(orch: Orch) -> None:
     assert known.time.startswith("20")
 
 
-def test_a_forecast_is_kept_too(orch: Orch) -> None:
-    assert orch("launch", "--forecast", "--", *COMMAND, on=lan.lan(*THREE, says=TOLD)).code == 0
+def test_a_forecast_is_saved_too(orch: Orch) -> None:
+    assert orch("launch", "--forecast", "--", *COMMAND, on=lan.lan(*THREE, says=REPORTED)).code == 0
     assert recall("orch", COMMAND, THREE) is not None
 
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
-    ran = orch("bench", "--json", "--", *COMMAND, on=lan.lan(*THREE, says=TOLD))
+    ran = orch("bench", "--json", "--", *COMMAND, on=lan.lan(*THREE, says=REPORTED))
     known = read_saved(json_data(ran.out))
     assert known is not None
     assert known == recall("orch", COMMAND, THREE)
 
 
-def test_a_measurement_that_failed_is_told_and_not_kept(orch: Orch) -> None:
+def test_a_measurement_that_failed_is_reported_and_not_saved(orch: Orch) -> None:
     here = lan.lan(*THREE, ends_with=None)
     here.add("beta", says=("[rank1]: no data",), ends_with=3)
     ran = orch("bench", on=here)
@@ -83,12 +83,12 @@ def test_an_older_image_is_named(orch: Orch) -> None:
     assert "is its image older than this orch?\n  → orch build" in ran.err
 
 
-def test_what_is_tight_or_starved_is_said(orch: Orch) -> None:
+def test_what_is_tight_or_starved_is_reported(orch: Orch) -> None:
     around = measured()["around"]
     tight = {**around[0], "memory_peak": 3.9 * 2**30, "loaded_per_s": 30.0}
     gpu = {**around[0], "gpu_peak": 3.0 * 2**30, "gpu_memory": 4.0 * 2**30}
-    told = event("measured", **measured(around=[tight, gpu, around[0]]))
-    ran = orch("bench", on=lan.lan(*THREE, says=(told,)))
+    reported = event("measured", **measured(around=[tight, gpu, around[0]]))
+    ran = orch("bench", on=lan.lan(*THREE, says=(reported,)))
     assert "! alpha holds 3.9 of 4 GiB: a smaller --micro-batch-size leaves room" in ran.out
     assert "! alpha loads 30 samples/s and computes 50" in ran.out
     assert "3 of 4 GiB" in ran.out
@@ -99,7 +99,7 @@ def test_what_is_tight_or_starved_is_said(orch: Orch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("message", "saved"),
     [
         ("gpt2 --epochs 3 --batch-size 2 --lr=1e-3", "gpt2 --batch-size 2"),
         ("gpt2 --from-scratch --forecast --batch-size=2", "gpt2 --batch-size=2"),
@@ -108,8 +108,8 @@ def test_what_is_tight_or_starved_is_said(orch: Orch) -> None:
         ("text", "text"),
     ],
 )
-def test_what_makes_two_command_lines_one_workload(said: str, kept: str) -> None:
-    assert core(said.split()) == tuple(kept.split())
+def test_what_makes_two_command_lines_one_workload(message: str, saved: str) -> None:
+    assert core(message.split()) == tuple(saved.split())
 
 
 def test_the_value_of_an_option() -> None:

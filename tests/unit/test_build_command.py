@@ -77,8 +77,8 @@ def test_an_image_without_torchvision_is_named_with_the_line_that_adds_it(capsys
         for profile in ("cpu", "cuda")
     ]
     tell_of_torchvision(placed, "the line")
-    said = capsys.readouterr().err
-    assert "torchvision is left out of the image (cpu)" in said
-    assert "→ the line" in said
+    output = capsys.readouterr().err
+    assert "torchvision is left out of the image (cpu)" in output
+    assert "→ the line" in output
     tell_of_torchvision(placed[1:], "the line")
     assert capsys.readouterr().err == ""

@@ -35,19 +35,21 @@ class Clock:
         return self.now
 
 
-def _output(clock: Callable[[], float], told: list[Progress], log: Path | None = None) -> BuildOutput:
+def _output(clock: Callable[[], float], reports: list[Progress], log: Path | None = None) -> BuildOutput:
     steps = steps_of(DOCKERFILE, "the result")
-    return BuildOutput(node="here", steps=steps, notify=lambda _, progress: told.append(progress), log=log, clock=clock)
+    return BuildOutput(
+        node="here", steps=steps, notify=lambda _, progress: reports.append(progress), log=log, clock=clock
+    )
 
 
 def test_each_stage_is_shown_once_with_its_share() -> None:
-    clock, told = Clock(), list[Progress]()
-    with _output(clock, told) as output:
+    clock, reports = Clock(), list[Progress]()
+    with _output(clock, reports) as output:
         for number in range(1, 9):
             output.read(f"Step {number}/8 : …")
             output.read("Get:1 http://deb.debian.org bookworm/main amd64 g++\nSetting up g++")
             clock.now += 50 if number in (3, 6) else 0
-    stages = [progress for progress in told if progress.text.startswith("building")]
+    stages = [progress for progress in reports if progress.text.startswith("building")]
     assert list(dict.fromkeys(progress.text for progress in stages)) == [
         "building the image: system (1 of 3)",
         "building the image: torch (2 of 3)",
@@ -75,7 +77,7 @@ def test_the_time_left_follows_the_speed_of_this_machine() -> None:
     assert slower == pytest.approx(10 * same, rel=0.05)
 
 
-def test_a_step_that_takes_longer_than_expected_goes_on_to_have_time_left() -> None:
+def test_a_step_that_takes_longer_than_expected_still_has_time_left() -> None:
     clock = Clock()
     output = _output(clock, [])
     assert output.progress() is None

@@ -45,9 +45,9 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     def run(*argv: str) -> Ran:
         with connecting_by(here.connect):
             code = main(["checkpoints", *argv])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Ran(code, said.out, said.err)
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Ran(code, output.out, output.err)
 
     return run
 
@@ -104,7 +104,7 @@ def test_verify_finds_what_ls_does_not(orch: Orch, here: Shelves) -> None:
     assert orch("verify", "--step", "61").code == 3
 
 
-def test_a_node_that_does_not_answer_is_said(orch: Orch, here: Shelves) -> None:
+def test_a_node_that_does_not_answer_is_reported(orch: Orch, here: Shelves) -> None:
     here.nodes["gamma"].answers["sh", "*"] = NodeUnreachableError("no answer in 5 s", node="gamma")
     ran = orch("verify")
     assert (ran.code, "note: gamma: no answer in 5 s" in ran.err) == (5, True)
@@ -163,8 +163,8 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     assert (none.code, "found under runs in this folder" in none.err) == (3, True)
     assert orch("pull", "--to", "kept").code == 0
     assert orch("pull", "--to", "kept", "--step", "60").code == 0
-    kept = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
-    flip(kept / "step-00000080" / "state.pt")
+    saved = tmp_path / "user" / "kept" / "runs" / RUN / "checkpoints"
+    flip(saved / "step-00000080" / "state.pt")
     older = orch("push", "--from", "kept", "--to", "gamma", "--json")
     assert (json_data(older.out)["step"], json_data(older.out)["newer"]) == (60, 80)
     assert "state.pt has changed since it was written" in older.err
@@ -172,11 +172,11 @@ def test_push_takes_only_what_is_sound(orch: Orch, here: Shelves, tmp_path: Path
     damaged = orch("push", "--from", "kept", "--to", "gamma", "--step", "80")
     assert (damaged.code, "state.pt has changed since it was written (sha256 differs)" in damaged.err) == (1, True)
     assert steps_in(here.root("gamma")) == [60]
-    nobody = orch("push", "--from", "kept", "--to", "nobody")
-    assert (nobody.code, "--to one of alpha, beta, gamma" in nobody.err) == (3, True)
+    unknown = orch("push", "--from", "kept", "--to", "stranger")
+    assert (unknown.code, "--to one of alpha, beta, gamma" in unknown.err) == (3, True)
 
 
-def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_goes_on(orch: Orch, here: Shelves) -> None:
+def test_push_puts_nothing_in_place_of_what_is_sound_nor_beside_a_run_that_continues(orch: Orch, here: Shelves) -> None:
     assert orch("pull", "--to", "kept").code == 0
     other = write_checkpoint(here.root("gamma"), 80, size=600)
     before = (other / "state.pt").read_bytes()

@@ -305,7 +305,7 @@ def test_a_supervisor_that_comes_later_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_off_is_asked_once(tmp_path: Path) -> None:
-    """It costs its time limit each time."""
+    """A node that is off costs its time limit each time."""
     duel, asked = Duel.begin(tmp_path), list[str]()
 
     def off(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> tuple[int, str, str]:
@@ -320,7 +320,7 @@ def test_a_node_that_is_off_is_asked_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("own", "started"), [(True, False), (True, True), (False, False)])
 def test_what_a_start_that_was_cut_short_has_created_is_removed(own: bool, started: bool, tmp_path: Path) -> None:
-    """It holds the node's lock. What runs, or has another claim, stays, and the node is left out."""
+    """Such a container holds the node's lock. What runs, or has another claim, stays, and the node is left out."""
     duel = Duel.begin(tmp_path)
     pool = NodePool(nodes=duel.here.nodes, request=lan.request(THREE, min_nodes=2))
     with recording_in(tmp_path / "A"):

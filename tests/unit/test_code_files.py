@@ -1,4 +1,4 @@
-"""Which files of a code folder are sent: ignore files as git and docker read them, and folders that never are."""
+"""Files of a code folder that are sent: ignore files as git and docker read them, and folders that never are."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "kept", "ignored"), CASES.values(), ids=CASES)
-def test_lines_are_read_as_git_reads_them(text: str, kept: set[str], ignored: set[str], tmp_path: Path) -> None:
-    folder = made(tmp_path, *kept, *ignored, git=text)
-    assert sent(folder) == kept
+@pytest.mark.parametrize(("text", "saved", "ignored"), CASES.values(), ids=CASES)
+def test_lines_are_read_as_git_reads_them(text: str, saved: set[str], ignored: set[str], tmp_path: Path) -> None:
+    folder = made(tmp_path, *saved, *ignored, git=text)
+    assert sent(folder) == saved
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     asked = subprocess.run(
         ["git", "-C", str(folder), "ls-files", "-z", "--others", "--exclude-standard"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert {name for name in asked.stdout.split("\0") if name} - {".gitignore"} == kept
+    assert {name for name in asked.stdout.split("\0") if name} - {".gitignore"} == saved
 
 
 def test_a_gitignore_of_a_folder_counts_below_it_and_decides_later(tmp_path: Path) -> None:

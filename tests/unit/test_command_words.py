@@ -17,7 +17,7 @@ COMMANDS = (("launch", "-y"), ("launch", "--dry-run"), ("launch", "--nodes", "au
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?)"),
         ("gpt2 --epoch 3", "unrecognized arguments: --epoch 3 (did you mean --epochs?)"),
@@ -26,11 +26,11 @@ COMMANDS = (("launch", "-y"), ("launch", "--dry-run"), ("launch", "--nodes", "au
     ],
 )
 def test_what_cannot_run_is_refused_before_a_node_is_asked(
-    orch: Orch, command: tuple[str, ...], words: str, said: str
+    orch: Orch, command: tuple[str, ...], words: str, message: str
 ) -> None:
     ran = orch(*command, "--", *words.split(), on=lan.Lan())  # which has no node that could be asked
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
     assert "\n  → " in ran.err
 
 

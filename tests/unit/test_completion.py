@@ -60,9 +60,9 @@ def complete(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             for name, value in asked_by(shell, line).items():
                 patch.setenv(name, value)
             assert main([]) == 0
-        said = capsys.readouterr()
-        assert said.err == ""
-        return [line for line in said.out.splitlines() if line]
+        output = capsys.readouterr()
+        assert output.err == ""
+        return [line for line in output.out.splitlines() if line]
 
     return run
 

@@ -1,4 +1,4 @@
-"""What changes machines asks first: `--yes` grants it, `--json` does not, no terminal refuses it."""
+"""Consent to changes of machines: `--yes` grants it, `--json` does not, no terminal refuses it."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("prepare",): data_of_another_workload,
     ("uninstall",): uninstalled,
 }
-"""By command: where it has something to change. `trust` and `init` ask a person to look at a key: tests/contract."""
+"""Scenes by command, in which it has something to change. `trust` and `init` ask a person to look at a key:
+tests/contract."""
 
 WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
 """`prepare` makes data and has no state to report."""
@@ -183,7 +184,7 @@ def test_without_a_terminal_nothing_is_changed_unless_it_is_granted(
 
 
 @each_way
-def test_somebody_who_says_no_is_heard(
+def test_an_answer_of_no_is_obeyed(
     orch: Orch, tmp_path: Path, command: tuple[str, ...], as_json: tuple[str, ...]
 ) -> None:
     here, words, changes = SCENES[command](orch, tmp_path)

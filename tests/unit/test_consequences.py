@@ -17,12 +17,12 @@ NAMES = {"127.0.0.1": "gamma"}
 
 def shown(lines: tuple[RunLine, ...]) -> list[str]:
     fold = Consequences(NAMES)
-    return [said.text for line in lines for said in fold.hear(line)] + [said.text for said in fold.rest()]
+    return [entry.text for line in lines for entry in fold.hear(line)] + [entry.text for entry in fold.rest()]
 
 
 def case(name: str, node: str = "") -> tuple[RunLine, ...]:
     lines = read_case(LOGS / f"{name}.log").evidence.lines
-    return tuple(said for said in lines if node in ("", said.node))
+    return tuple(line for line in lines if node in ("", line.node))
 
 
 def ranks_lines(*texts: str, rank: int | None = 1) -> tuple[RunLine, ...]:
@@ -44,7 +44,7 @@ def test_a_c_stack_below_it_goes_with_it() -> None:
 def test_torchruns_exit_barrier_is_nobodys_failure() -> None:
     """Ranks there had ended; who leaves first takes the store along."""
     lines = case("network.peer_lost", "beta")
-    assert any("Error waiting on exit barrier" in said.text for said in lines)
+    assert any("Error waiting on exit barrier" in line.text for line in lines)
     assert shown(lines) == ["rank 1 joined"]
 
 
@@ -55,7 +55,7 @@ def test_an_agent_that_lost_the_store_before_that_says_so() -> None:
     assert shown(ranks_lines(lost, own, rank=None)) == [lost, own]
 
 
-def test_after_rank_0_is_done_nothing_is_said_of_who_left_first() -> None:
+def test_after_rank_0_is_done_the_first_to_leave_is_not_reported() -> None:
     done = RunLine(time=lan.moment(1), node="alpha", node_rank=0, rank=0, text='@orch {"event": "done", "rank": 0}')
     raised = ("Traceback (most recent call last):", "  f", "torch.distributed.DistNetworkError: Failed to recv")
     assert shown((done, *ranks_lines(*raised, "bye"))) == [done.text, "bye"]
@@ -65,9 +65,9 @@ def test_after_rank_0_is_done_nothing_is_said_of_who_left_first() -> None:
 def test_torchruns_summary_of_the_rank_that_failed_is_folded_too() -> None:
     """Its own traceback stays; torchrun's and the summary say the same again on every node."""
     lines = case("code.exception")
-    folded = [said.text for said in lines if said.text not in shown(lines)]
+    folded = [entry.text for entry in lines if entry.text not in shown(lines)]
     assert len(folded) > 60
-    own = [said.text for said in lines if said.rank == read_case(LOGS / "code.exception.log").rank]
+    own = [entry.text for entry in lines if entry.rank == read_case(LOGS / "code.exception.log").rank]
     assert set(own) <= set(shown(lines))
     assert not any("ChildFailedError" in line or "Root Cause" in line for line in shown(lines))
 
@@ -80,12 +80,12 @@ def test_what_was_raised_from_a_lost_peer_goes_with_it() -> None:
     assert shown(ranks_lines(*lost, *own))[1:] == list(own)
 
 
-def test_a_lost_peer_is_told_once_by_each_rank() -> None:
+def test_a_lost_peer_is_reported_once_by_each_rank() -> None:
     timed_out = "[E626 06:24:44.9 ProcessGroupNCCL.cpp:616] collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
     assert shown(ranks_lines(timed_out, timed_out, "  what():  NCCL " + timed_out, "step 2")) == [timed_out, "step 2"]
 
 
-def test_what_the_trainer_said_in_a_line_is_not_said_twice() -> None:
+def test_a_line_of_the_trainer_is_not_printed_twice() -> None:
     lines = shown(case("memory.killed.trainer", "alpha"))
     assert sum("Connection reset by peer" in line for line in lines if not line.startswith("@orch ")) == 1
     assert not any("Traceback" in line for line in lines)
@@ -93,15 +93,15 @@ def test_what_the_trainer_said_in_a_line_is_not_said_twice() -> None:
 
 def test_the_first_failure_is_shown_whole() -> None:
     died = case("code.assertion")
-    own = [said.text for said in died if said.rank == read_case(LOGS / "code.assertion.log").rank]
+    own = [line.text for line in died if line.rank == read_case(LOGS / "code.assertion.log").rank]
     assert set(own) <= set(shown(died))
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("code.*.log")), ids=lambda path: path.stem)
 def test_an_exception_of_its_own_is_shown_whole(path: Path) -> None:
     case_ = read_case(path)
-    own = tuple(said for said in case_.evidence.lines if said.rank == case_.rank)
-    assert shown(own) == [said.text for said in own]
+    own = tuple(line for line in case_.evidence.lines if line.rank == case_.rank)
+    assert shown(own) == [line.text for line in own]
 
 
 def test_each_epoch_tells_its_own_losses() -> None:
@@ -111,22 +111,22 @@ def test_each_epoch_tells_its_own_losses() -> None:
     assert shown((*lost, *lost, *epoch, *lost)) == [line, epoch[0].text, line]
 
 
-def test_a_traceback_without_an_end_is_not_kept_back() -> None:
+def test_a_traceback_without_an_end_is_printed() -> None:
     lines = ranks_lines("Traceback (most recent call last):", '  File "a.py", line 1, in f')
     fold = Consequences(NAMES)
-    assert [said for line in lines for said in fold.hear(line)] == []
+    assert [entry for line in lines for entry in fold.hear(line)] == []
     assert tuple(fold.rest()) == lines
     assert tuple(fold.rest()) == ()
 
 
-def test_writers_are_told_apart() -> None:
+def test_writers_are_distinguished() -> None:
     begin, frame, end = ranks_lines(
         "Traceback (most recent call last):", "  f", "ValueError: Connection closed by peer"
     )
     other = ranks_lines("step 3", rank=2)[0]
     fold = Consequences({})
     assert [*fold.hear(begin), *fold.hear(other), *fold.hear(frame)] == [other]
-    assert [said.text for said in fold.hear(end)] == ["lost another rank: Connection closed by peer"]
+    assert [line.text for line in fold.hear(end)] == ["lost another rank: Connection closed by peer"]
 
 
 def test_peers_by_address() -> None:

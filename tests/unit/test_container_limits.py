@@ -16,7 +16,7 @@ from tests.unit.conftest import Orch
 
 
 def asked(**keys: object) -> Limits:
-    """As the file says it."""
+    """Read the limits as the file has them."""
     return Limits.model_validate(keys)
 
 

@@ -93,7 +93,7 @@ def test_each_node_has_its_own_build_if_none_serves_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("gpus", "message"),
     [
         (recorded("gtx-1660-ti__418.43.xml"), "driver 418.43 (CUDA 13.0 needs 580.65.06)"),
         (recorded("tesla-p100__510.47.03.xml"), "driver 510.47.03 (CUDA 12.6 needs 525.60.13)"),
@@ -102,10 +102,10 @@ def test_each_node_has_its_own_build_if_none_serves_all() -> None:
         (card("Tesla K80", (3, 7), "580.95.05"), "Tesla K80, compute capability 3.7"),
     ],
 )
-def test_a_card_that_no_build_serves_is_refused_with_the_way_out(gpus: tuple[GpuFacts, ...], said: str) -> None:
+def test_a_card_that_no_build_serves_is_refused_with_the_way_out(gpus: tuple[GpuFacts, ...], message: str) -> None:
     with pytest.raises(PreflightError) as refused:
         choose_cuda({"alpha": RTX_3080, "beta": gpus})
-    assert f"beta: {said}" in str(refused.value) or f"and {said}" in str(refused.value)
+    assert f"beta: {message}" in str(refused.value) or f"and {message}" in str(refused.value)
     assert "alpha" not in str(refused.value)
     assert "device: cpu" in str(refused.value.hint)
 

@@ -1,4 +1,4 @@
-"""Which driver and which card an image's CUDA needs."""
+"""Driver and card that an image's CUDA needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_minimum_driver(cuda: str, minimum: str) -> None:
         ("570.124.04", "12.8", "13.0", True),
         ("570.124.04", "12.8", "14.1", True),  # not in the table: the driver's own word
         ("700.10", "14.0", "14.1", False),
-        ("700.10", "", "14.1", False),  # nobody knows, so nothing is claimed
+        ("700.10", "", "14.1", False),  # not known, so nothing is claimed
         ("", "", "12.8", False),
     ],
 )

@@ -50,7 +50,7 @@ class Site:
 
     def open(self, size: tuple[int, int] = WIDE, theme: str = "light") -> Any:
         page = open_page(self.browser, self.url, size, theme)
-        page.on("console", lambda said: self.messages.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda line: self.messages.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: self.messages.append(str(error)))
         return page
 

@@ -147,13 +147,13 @@ def test_it_serves_until_ctrl_c_though_no_node_answers(tmp_path: Path, tls: bool
             assert page.url == url.partition("?")[0]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-        said = process.stderr.read()
-    assert "Traceback" not in said
-    assert "ssh -N -L" in said
-    assert "runs continue" in said
+        output = process.stderr.read()
+    assert "Traceback" not in output
+    assert "ssh -N -L" in output
+    assert "runs continue" in output
 
 
-def test_a_command_that_writes_more_than_is_kept_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_writes_more_than_is_shown_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "writes-much"
     program.write_text("#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' x\n")
     program.chmod(0o755)
@@ -173,6 +173,6 @@ def test_actions_are_commands_of_orch(tmp_path: Path, monkeypatch: pytest.Monkey
     lines: list[str] = []
     code, output = perform_here(inventory)(("inventory", "list", "-o", "name"), lines.append)
     assert (code, output.split(), lines) == (0, list(THREE), [])
-    code, output = perform_here(inventory)(("inventory", "show", "nobody-there"), lines.append)
+    code, output = perform_here(inventory)(("inventory", "show", "no-such-node"), lines.append)
     assert (code, output) == (3, "")
-    assert "nobody-there" in lines[0]
+    assert "no-such-node" in lines[0]

@@ -1,4 +1,4 @@
-"""What the page shows: runs, curves, logs, causes, checkpoints, findings; hostile text; the two clicks of an action."""
+"""Data of the page: runs, curves, logs, causes, checkpoints, findings; hostile text; the two clicks of an action."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.store.run_record import RunRecord
 from orchestrator.watch.plain import as_json as page_json
 from orchestrator.watch.plain import shown
 from orchestrator.watch.server import logs as web_logs
-from orchestrator.watch.server.actions import KEPT
+from orchestrator.watch.server.actions import MAX_ACTIONS
 from orchestrator.watch.server.address import web_address
 from orchestrator.watch.server.app import WebParts, web_app
 from orchestrator.watch.server.fleet import Refreshed, WatchedFleet
@@ -420,14 +420,14 @@ def test_one_action_on_a_run_at_a_time(client: TestClient, parts: WebParts, perf
 def test_an_action_that_is_running_is_never_forgotten(parts: WebParts, performed: Performed) -> None:
     performed.may_end.clear()
     actions = parts.actions
-    for number in range(KEPT + 2):
+    for number in range(MAX_ACTIONS + 2):
         actions.begin("stop", f"r-{number}")
     with pytest.raises(ConflictError, match="another action on r-0 is running"):
         actions.begin("stop", "r-0")
     performed.may_end.set()
-    assert len(ended(parts)) == KEPT + 2
+    assert len(ended(parts)) == MAX_ACTIONS + 2
     actions.examine()
-    assert [one["number"] for one in ended(parts)] == list(range(4, KEPT + 4))
+    assert [one["number"] for one in ended(parts)] == list(range(4, MAX_ACTIONS + 4))
 
 
 def test_the_check_of_the_machines(client: TestClient, parts: WebParts, performed: Performed) -> None:

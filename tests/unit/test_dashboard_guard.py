@@ -1,4 +1,4 @@
-"""Who may ask the page: hosts, origins, the token and its cookie, and the headers of every answer."""
+"""Requests that the page answers: hosts, origins, the token and its cookie, and the headers of every answer."""
 
 from __future__ import annotations
 

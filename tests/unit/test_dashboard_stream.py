@@ -150,7 +150,7 @@ def test_a_fleet_of_fake_machines_with_a_run(quick: None) -> None:
     assert shown["nodes"][0]["usage"]["cpu_percent"] == 25.0
 
 
-def test_a_run_that_is_not_there_is_said(quick: None) -> None:
+def test_a_run_that_is_not_there_is_reported(quick: None) -> None:
     with connecting_by(lan.lan(*THREE).connect):
         parts = web_parts([lan.spec(name) for name in THREE], "nowhere", project="orch", inventory=None)
         with serving(parts) as browser:

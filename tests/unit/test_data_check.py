@@ -149,7 +149,7 @@ def test_the_rate_is_an_upper_bound_and_yields_to_others(copy: Path) -> None:
     ],
 )
 def test_a_later_start_reports_again_what_was_not_replaced(copy: Path, strange: dict[str, object]) -> None:
-    """As after a restart by the agents. A run may have written anything into the list."""
+    """The agents restart so. A run may have written anything into the list."""
     flip(copy / "sub/small.txt", 0)
     assert compared(copy) == [("sub/small.txt", "content", 0, 1)]
     beside = copy.parent / f".sums/{NAME}.damaged"

@@ -121,7 +121,7 @@ def test_a_resumed_run_keeps_the_parts_while_every_node_has_one(tmp_path: Path) 
     before = lan.plan(THREE, data=lan.data(digest, data, parts=THREE), command=("gpt2",))
     assert asked(None, earlier=before, shard=False) == THREE
     assert asked(None, earlier=before, nodes="alpha,gamma", shard=False) == THREE
-    assert asked(None, earlier=before, nodes="alpha,gamma") == ("alpha", "gamma"), "divided anew"
+    assert asked(None, earlier=before, nodes="alpha,gamma") == ("alpha", "gamma"), "divided again"
     assert asked(None, earlier=before, nodes="alpha,delta", shard=False) == ("alpha", "delta"), "delta had none"
     assert asked(data, earlier=before, shard=False) == (), "other data, all of it"
 
@@ -142,7 +142,7 @@ def test_a_plan_names_each_nodes_part() -> None:
 
 
 def bring_parts(data: Path, origin: Path, folder: Path, *names: str, fresh: bool = True) -> list[tuple[str, str]]:
-    told: list[tuple[str, str]] = []
+    reports: list[tuple[str, str]] = []
     digest = folder_digest(data)
     artifact = Artifact(what="data", run_id="0102-1504-ab12", digest=digest, origin=str(origin), parts=THREE)
     targets = [
@@ -152,16 +152,16 @@ def bring_parts(data: Path, origin: Path, folder: Path, *names: str, fresh: bool
 
     def notify(node: str, progress: Progress) -> None:
         if progress.total <= 1:
-            told.append((node, progress.text))
+            reports.append((node, progress.text))
 
     bring(artifact, targets, [], targets, fresh=data if fresh else None, notify=notify)
-    return told
+    return reports
 
 
 def test_each_node_gets_its_part_alone(tmp_path: Path) -> None:
     data = prepared(tmp_path / "Data")
-    told = bring_parts(data, data, tmp_path, *THREE)
-    assert sorted(told) == [(name, "data copied") for name in THREE]
+    reported = bring_parts(data, data, tmp_path, *THREE)
+    assert sorted(reported) == [(name, "data copied") for name in THREE]
     manifest = json.loads((data / "manifest.json").read_text())
     for name, part in zip(THREE, divide(manifest, 3), strict=True):
         (there,) = (tmp_path / name / "data").iterdir()

@@ -67,14 +67,14 @@ def test_an_image_may_take_longer_than_an_answer(engine: DockerEngine, unpacked:
 
 def test_an_engine_that_says_nothing_is_named_with_the_time_it_had(engine: DockerEngine) -> None:
     engine.load(iter([b"layers"]))  # whose patience is not that of what follows
-    with pytest.raises(DeadlineError, match=r"did not describe itself within 1 s") as told:
+    with pytest.raises(DeadlineError, match=r"did not describe itself within 1 s") as reported:
         engine.facts()
-    assert told.value.node == "beta"
-    assert "again" in told.value.hint
+    assert reported.value.node == "beta"
+    assert "again" in reported.value.hint
 
 
 class ClosingEngine(BaseHTTPRequestHandler):
-    """Closes the first connections of each kind of request without a word, as an engine does that has just started."""
+    """Server that closes the first connections of each kind of request silently, as an engine that has just started."""
 
     silent: ClassVar[dict[str, int]] = {}
 

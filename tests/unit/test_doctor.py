@@ -1,4 +1,4 @@
-"""`orch doctor`: everybody is looked at, nobody hides another, and what can be fixed is fixed once."""
+"""`orch doctor`: every node is examined, no node hides another, and what can be fixed is fixed once."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_answer_that_is_lost_is_asked_for_once_more(error: OrchError, asked: 
     assert bool(seen.nodes[0].engine_error) == (asked == 1)
 
 
-def test_an_engine_that_hangs_delays_nobody_for_longer_than_its_deadline() -> None:
+def test_an_engine_that_hangs_delays_no_other_for_longer_than_its_deadline() -> None:
     here = lan.lan(*THREE)
     engine = here.nodes["beta"].engine = Hanging("beta")
     steps: list[tuple[str, str, str]] = []
@@ -164,7 +164,7 @@ def test_a_node_that_was_not_examined_is_never_in_health(
     for name in off:
         here.nodes[name] = unreachable(Reach.NO_ANSWER, name)
     words = ("--only", area) if alone else ()
-    ran, told = orch("doctor", *words, on=here), json_data(orch("doctor", "--json", *words, on=here).out)
+    ran, data = orch("doctor", *words, on=here), json_data(orch("doctor", "--json", *words, on=here).out)
     lines = lines_of(ran)
     assert lines[area].startswith("–" if "error" not in lines[area] else "✗")
     assert lines[area].endswith(f"not checked: {', '.join(off)} out of reach")
@@ -172,7 +172,7 @@ def test_a_node_that_was_not_examined_is_never_in_health(
     assert set(lines) == ({"reach", area} if alone else set(AREAS))
     assert f"{3 - len(off)} of 3 nodes checked" in ran.out
     assert "no problems found" not in ran.out
-    assert (ran.code, told["unfit"], told["not_checked"][area]) == (4, True, dict.fromkeys(off, "out of reach"))
+    assert (ran.code, data["unfit"], data["not_checked"][area]) == (4, True, dict.fromkeys(off, "out of reach"))
 
 
 @pytest.mark.parametrize("off", [THREE, ("beta",)], ids=["all", "one"])
@@ -184,13 +184,13 @@ def test_one_finding_alone_says_who_was_not_looked_at(orch: Orch, off: tuple[str
     assert ran.code == 4
     assert f"{', '.join(off)}: no way  [reach.no_answer]" in ran.out
     assert "no problems found" not in ran.out
-    told = json_data(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
-    assert (told["unfit"], set(told["not_checked"])) == (True, set(AREAS) - {"reach"})
+    data = json_data(orch("doctor", "--only", "clock.skew", "--json", on=here).out)
+    assert (data["unfit"], set(data["not_checked"])) == (True, set(AREAS) - {"reach"})
 
 
 def test_an_area_that_rests_on_a_silent_part_is_not_in_health(orch: Orch) -> None:
     here = lan.lan(*THREE)
-    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    here.nodes["beta"].engine.failures["facts"] = EngineError("no answer", node="beta")
     ran = orch("doctor", "--only", "consistency", on=here)
     assert ran.code == 4
     assert lines_of(ran)["consistency"].startswith("–")
@@ -198,7 +198,7 @@ def test_an_area_that_rests_on_a_silent_part_is_not_in_health(orch: Orch) -> Non
     assert ran.out.rstrip().endswith("not everything could be checked (consistency)")
 
 
-def test_what_fails_on_the_way_is_said_not_passed_over() -> None:
+def test_a_failure_on_the_way_is_reported_not_ignored() -> None:
     here = lan.lan("alpha", programs=lambda container: (1, "", "python3: not found\n"))
     seen = look(here)
     (found,) = diagnose(seen.nodes)["reach"]
@@ -206,7 +206,7 @@ def test_what_fails_on_the_way_is_said_not_passed_over() -> None:
     assert "python3: not found" in found.message
 
 
-def test_ways_that_could_not_be_tried_for_want_of_the_image_are_no_second_finding() -> None:
+def test_ways_that_could_not_be_tried_without_the_image_are_no_second_finding() -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"].engine.held.clear()
     here.nodes["beta"].answers[("python3", "*")] = (127, "", "command not found")
@@ -252,7 +252,7 @@ def test_an_id_needs_all_areas_as_it_does_not_tell_its_own() -> None:
 def asleep(name: str) -> FakeNode:
     """A machine whose Docker was not started: the command that starts it does."""
     node = lan.lan(name).nodes[name]
-    node.engine.failures["facts"] = EngineError("nobody answers", node=name)
+    node.engine.failures["facts"] = EngineError("no answer", node=name)
 
     def start(argv: Sequence[str], _stdin: bytes, _timeout_s: float) -> Answer:
         if argv[0] != "sudo":
@@ -267,7 +267,7 @@ def asleep(name: str) -> FakeNode:
     return node
 
 
-def test_fix_mends_and_looks_again(orch: Orch) -> None:
+def test_fix_repairs_and_looks_again(orch: Orch) -> None:
     here = lan.lan(*THREE)
     here.nodes["beta"] = asleep("beta")
     ran = orch("doctor", "--fix", "--yes", on=here)
@@ -284,7 +284,7 @@ def test_without_fix_nothing_is_changed(orch: Orch) -> None:
     assert not any(call[0] == "sudo" for call in here.nodes["beta"].calls)
 
 
-def test_nobody_to_be_asked(orch: Orch) -> None:
+def test_no_terminal_to_ask(orch: Orch) -> None:
     ran = orch("doctor", "--fix", on=lan.lan(*THREE), says=None)
     assert ran.code == 2
     assert "--yes" in ran.err
@@ -311,9 +311,9 @@ def test_the_sudo_password_is_asked_for_once_by_the_first_fix_that_needs_it(orch
         assert any(call[-1] == "docker" and call[: len(SUDO)] == SUDO for call in here.nodes[name].calls)
 
 
-def test_a_mend_that_fails_is_said_with_the_line_to_paste(orch: Orch) -> None:
+def test_a_fix_that_fails_is_reported_with_the_line_to_paste(orch: Orch) -> None:
     here = lan.lan(*THREE)
-    here.nodes["beta"].engine.failures["facts"] = EngineError("nobody answers", node="beta")
+    here.nodes["beta"].engine.failures["facts"] = EngineError("no answer", node="beta")
     here.nodes["beta"].answers[("sudo", "-n", "*")] = (1, "", "sudo: a password is required\n")
     ran = orch("doctor", "--fix", "--yes", on=here, says=None)
     assert ran.code == 4
@@ -370,7 +370,7 @@ def test_on_a_terminal_it_is_shown_what_is_asked_of_whom() -> None:
     assert "alpha" in screen.file.getvalue()  # type: ignore[attr-defined]  # a StringIO
 
 
-def test_an_image_that_several_nodes_lack_is_one_finding(orch: Orch) -> None:
+def test_an_image_missing_on_several_nodes_is_one_finding(orch: Orch) -> None:
     here = lan.lan(*THREE)
     for name in ("alpha", "gamma"):
         here.nodes[name].engine.held.clear()

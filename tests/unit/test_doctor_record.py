@@ -1,4 +1,4 @@
-"""What the doctor saw of the network is kept for launches, and said to be kept."""
+"""Record of the doctor's look at the network: stored for launches, and shown with its age."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(peer: str, ended: Ended = Ended.OK) -> Path:
     return Path(peer=peer, port=40000, master=False, ended=ended, ms=0.4)
 
 
-def test_what_is_kept_comes_back() -> None:
+def test_the_record_is_read_back() -> None:
     save_doctor_record([seen("alpha", path("beta")), seen("beta")], NOW)
     record = load_doctor_record(NOW + timedelta(hours=1))
     assert record["alpha"].at == NOW
@@ -72,7 +72,7 @@ def test_an_old_record_says_little_of_now() -> None:
     assert load_doctor_record(NOW - timedelta(hours=1)) == {}
 
 
-def test_fresh_facts_are_not_said_to_be_old() -> None:
+def test_fresh_facts_are_not_reported_as_old() -> None:
     save_doctor_record([seen("alpha"), seen("beta")], NOW)
     loopback = {**FACTS, "beta": lan.facts("beta", address="127.0.1.1")}
     (found,) = quick_look(SPECS, loopback, load_doctor_record(NOW))
@@ -86,11 +86,11 @@ def test_a_launch_uses_the_doctors_words(orch: Orch) -> None:
     here.nodes["beta"].answers[("sh", "-c", lan.probe.SCRIPT, "*")] = (0, lan.probe_answer("beta", cpus="1"), "")
     inventory = File("inventory.yaml")
     inventory.write_text(f"defaults: {{limits: {{cpus: 2}}}}\n{inventory.read_text()}")
-    told = orch("launch", "--detach", on=here).err
+    shown = orch("launch", "--detach", on=here).err
     limited = tuple(lan.spec(name, limits=Limits(cpus=2.0)) for name in THREE)
     (found,) = quick_look(limited, {**FACTS, "beta": lan.facts("beta", cpus=1)}, {})
     assert (found.id, found.severity) == ("resources.cpus", Severity.WARNING)
-    assert f"! beta: {found.message} [resources.cpus]" in told
+    assert f"! beta: {found.message} [resources.cpus]" in shown
 
 
 def test_errors_come_first() -> None:
@@ -164,7 +164,7 @@ def test_a_way_that_is_still_shut_refuses_a_launch(orch: Orch) -> None:
     assert not any(node.engine.containers({}) for node in here.nodes.values())
 
 
-def test_a_way_that_was_mended_since_refuses_none(orch: Orch) -> None:
+def test_a_way_that_was_repaired_since_refuses_none(orch: Orch) -> None:
     keep_gamma_shut()
     assert orch("launch", "--detach", on=lan.lan(*THREE)).code == 0
     record = load_doctor_record(datetime.now(UTC))
@@ -176,7 +176,7 @@ def test_nodes_that_a_launch_does_without_refuse_none(orch: Orch) -> None:
     assert orch("launch", "--detach", "--nodes", "alpha,beta", on=lan.lan(*THREE)).code == 0
 
 
-def test_a_warning_on_record_is_said_to_be_old() -> None:
+def test_a_warning_on_record_is_reported_as_old() -> None:
     slow = replace(network("alpha"), interfaces=(replace(network("alpha").interfaces[0], mtu=9000),))
     save_doctor_record([replace(seen("alpha"), network=slow), seen("beta"), seen("gamma")], NOW)
     (found,) = quick_look(SPECS, FACTS, load_doctor_record(NOW))

@@ -126,7 +126,7 @@ def test_output_that_is_shown_is_of_today() -> None:
 
 
 def output() -> Iterator[tuple[str, str]]:
-    """What blocks show as printed by `orch`, but for a text that a model has written."""
+    """Yield what blocks show as printed by `orch`, but for a text that a model has written."""
     for path in DOCUMENTS:
         for language, block in BLOCK.findall(path.read_text("utf-8")):
             command = ""
@@ -225,15 +225,19 @@ def test_tests_named_in_documents_exist() -> None:
     functions: dict[str, set[str]] = {}
     for path in ROOT.glob("tests/**/test_*.py"):
         functions.setdefault(path.name, set()).update(defined(path))
-    told = [
+    named = [
         (name_of(document), file, name)
         for document in DOCUMENTS
         for file, names in re.findall(r"\b(test_\w+\.py)((?:(?:, )?::test_\w+)*)", document.read_text("utf-8"))
         for name in re.findall(r"test_\w+", names) or [""]
         if file not in ("test_ddp.py", "test_iterable_dataset.py")  # scripts of the original guides
     ]
-    assert len(told) > 200
-    missing = [told for told in told if told[1] not in functions or (told[2] and told[2] not in functions[told[1]])]
+    assert len(named) > 200
+    missing = [
+        (document, file, name)
+        for document, file, name in named
+        if file not in functions or (name and name not in functions[file])
+    ]
     assert missing == []
 
 
@@ -254,7 +258,7 @@ def test_each_invariant_of_the_architecture_names_its_test() -> None:
 
 
 def test_options_named_alone_exist() -> None:
-    """Of any command of ours: orch, the trainer, scripts and benchmarks."""
+    """Options of any command of ours: orch, the trainer, scripts and benchmarks."""
     known = set(FOREIGN)
     for command in COMMANDS:
         for each in (program(command), *getattr(program(command), "commands", {}).values()):
@@ -332,14 +336,14 @@ def leads(document: Path, file: str, anchor: str) -> bool:
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Make anchors of headings as GitHub does."""
     headings = re.findall(r"^#+ (.+)$", document.read_text("utf-8"), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", ["lab.md", "laboratorio.md"])
 def test_the_line_that_kills_a_rank_kills_that_of_its_run_alone(page: str) -> None:
-    """Where nodes are processes, a machine has ranks of other runs."""
+    """A machine has ranks of other runs, where nodes are processes."""
     text = (ROOT / "docs/tutorials" / page).read_text()
     (script,) = re.findall(r"^orch exec \S+ --rank 1 -- sh -c '(.*)'$", text, re.M)
     sleep, own, other = ["sleep", "60"], f"first-{os.getpid()}", f"other-{os.getpid()}"

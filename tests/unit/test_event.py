@@ -1,4 +1,4 @@
-"""What ranks write between their lines."""
+"""Events that ranks write between their lines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rank_of_the_line_where_the_event_says_none() -> None:
     assert event.rank == 4
 
 
-def test_kinds_of_newer_trainers_are_kept() -> None:
+def test_kinds_of_newer_trainers_stay() -> None:
     event = decode_event('@orch {"event": "warmed up", "degrees": 7}')
     assert isinstance(event, UnknownEvent)
     assert kind_of(event) == "warmed up"

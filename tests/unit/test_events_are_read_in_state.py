@@ -17,7 +17,7 @@ ELSEWHERE = {
     "render/recovery.py": "the words for one event, where lines are followed",
     "watch/timeline.py": "the words for one event, in the order of time",
     "fleet/runs/load_state.py": "the kinds that are loaded, and the line at which the search for a forecast ends",
-    "store/run_record.py": "a checkpoint goes on record before anything is shown",
+    "store/run_record.py": "a checkpoint is recorded before anything is shown",
 }
 """Modules of the orchestrator that tell kinds of events apart, each with its reason."""
 

@@ -238,13 +238,13 @@ def test_colour_on_a_terminal(environ: dict[str, str], coloured: bool) -> None:
     code = (
         "import sys; from orchestrator.render import console; getattr(console, sys.argv[1])().print('x', style='red')"
     )
-    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
+    saved = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR"}}
     for stream in ("stdout", "stderr"):
         ours, theirs = os.openpty()
         with os.fdopen(ours, "rb", buffering=0) as terminal:
             subprocess.run(
                 (sys.executable, "-c", code, stream), stdout=theirs, stderr=theirs, check=True,
-                env={**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **environ},
+                env={**saved, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **environ},
             )  # fmt: skip
             os.close(theirs)
             shown = _read_to_end(terminal)

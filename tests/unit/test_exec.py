@@ -45,8 +45,8 @@ def test_the_container_of_one_rank(orch: Orch, here: lan.Lan) -> None:
     ran = orch("exec", run[:5], "--rank", "2", "--", "date", on=here)
     assert (ran.code, ran.out) == (0, "here: date\n")
     assert orch("exec", run, "--rank", "2", "--json", "--", "date", on=here).out.count('"node": "gamma"') == 1
-    lacking = orch("exec", run, "--rank", "3", "--", "date", on=here)
-    assert (lacking.code, f"run {run} has no running container with rank 3" in lacking.err) == (3, True)
+    missing = orch("exec", run, "--rank", "3", "--", "date", on=here)
+    assert (missing.code, f"run {run} has no running container with rank 3" in missing.err) == (3, True)
 
 
 def test_the_exit_code_is_that_of_the_command(orch: Orch, here: lan.Lan) -> None:

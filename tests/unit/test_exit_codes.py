@@ -176,8 +176,8 @@ def test_5_a_node_that_may_hold_a_rank_does_not_answer(orch: Orch) -> None:
     here.nodes["beta"].engine.failures["containers"] = NodeUnreachableError("no answer in 5 s", node="beta")
     status = orch("status", "--json", on=here)
     data = json_data(status.out)
-    told = [(one["code"], one["node"]) for one in data["conditions"]]
-    assert (status.code, data["state"], told) == (5, "running", [("node_silent", "beta")])
+    reported = [(one["code"], one["node"]) for one in data["conditions"]]
+    assert (status.code, data["state"], reported) == (5, "running", [("node_silent", "beta")])
     assert orch("stop", on=here).code == 5
 
 
@@ -210,7 +210,7 @@ def test_7_no_answer_in_time(orch: Orch) -> None:
 
 @dataclass
 class Watched(lan.Actor):
-    """Somebody presses Ctrl-C while they read its log."""
+    """Container whose log is being read when Ctrl-C is pressed."""
 
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None

@@ -205,7 +205,7 @@ def test_json(orch: Orch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("--", "gpt2"), 2, "--nodes N is missing"),
         (("-n", "0", "--", "gpt2"), 2, "--nodes"),
@@ -224,7 +224,7 @@ def test_json(orch: Orch) -> None:
         (("-n", "2", "--", "python", "a.py", *["x" * 131000] * 3), 3, "metadata.annotations: 393"),
     ],
 )
-def test_what_is_refused(orch: Orch, words: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_refused(orch: Orch, words: tuple[str, ...], code: int, message: str) -> None:
     ran = orch("export", "jobset", *words)
     assert (ran.code, ran.out) == (code, "")
-    assert said in ran.err
+    assert message in ran.err

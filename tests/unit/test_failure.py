@@ -1,4 +1,4 @@
-"""Which rank failed first, told from what torchrun really wrote (tests/fixtures/torchrun)."""
+"""First failed rank, found in what torchrun really wrote (tests/fixtures/torchrun)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_where_the_rank_wrote_nothing_torchruns_error_and_summary_are_no_words_o
 
 
 @pytest.mark.parametrize("order", ANY_ORDER)
-def test_a_node_told_to_stop_is_not_the_cause(order: tuple[int, int]) -> None:
+def test_a_node_asked_to_stop_is_not_the_cause(order: tuple[int, int]) -> None:
     """Peers are stopped a moment after the first failure: what they say then explains nothing."""
     both = (ended("exception", 1), replace(ended("sigterm", 0), node="gamma", node_rank=2, first_rank=2))
     failure = root_cause([both[index] for index in order])

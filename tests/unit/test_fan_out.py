@@ -64,7 +64,7 @@ def test_an_error_is_an_outcome_of_its_own() -> None:
         outcomes[1].value()
 
 
-def test_an_exception_that_nobody_expected_is_the_outcome_of_its_node_alone() -> None:
+def test_an_unexpected_exception_is_the_outcome_of_its_node_alone() -> None:
     nodes = [FakeNode("alpha"), FakeNode("beta")]
     fine, broken = fan_out(nodes, lambda node: 1 // (node.name == "alpha"))
     assert fine.value() == 1
@@ -76,25 +76,25 @@ def test_an_exception_that_nobody_expected_is_the_outcome_of_its_node_alone() ->
 
 def test_what_is_no_exception_is_raised_at_once() -> None:
     with pytest.raises(UnexpectedCallError):
-        fan_out([FakeNode("alpha")], lambda node: node.run(["nobody", "said", "this"]))
+        fan_out([FakeNode("alpha")], lambda node: node.run(["an", "unexpected", "call"]))
 
 
-def test_nobody_waits_for_work_whose_thread_has_died() -> None:
+def test_no_caller_waits_for_work_whose_thread_has_died() -> None:
     with pytest.raises(UnexpectedCallError):
-        begin(lambda: FakeNode("alpha").run(["nobody", "said", "this"])).result(10)
+        begin(lambda: FakeNode("alpha").run(["an", "unexpected", "call"])).result(10)
 
 
-def test_a_fault_beside_the_following_is_told_and_ends_nothing() -> None:
-    told: list[OrchError] = []
-    turns = LatestOnly(told.append)
+def test_a_fault_beside_the_following_is_reported_and_ends_nothing() -> None:
+    reports: list[OrchError] = []
+    turns = LatestOnly(reports.append)
     turns.add(lambda: 1 // 0)
     turns.finish(10)
     turns.add(lambda: None)
     turns.finish(10)
-    assert [type(error) for error in told] == [BugError]
+    assert [type(error) for error in reports] == [BugError]
 
 
-def test_what_has_not_ended_is_late_and_the_rest_is_kept() -> None:
+def test_what_has_not_ended_is_late_and_the_rest_is_returned() -> None:
     never = Event()
     nodes = [FakeNode("alpha"), FakeNode("beta")]
     outcomes = fan_out(nodes, lambda node: node.name == "alpha" or never.wait(), timeout_s=0.05)

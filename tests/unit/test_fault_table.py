@@ -30,22 +30,22 @@ def test_all_are_there() -> None:
     assert sorted(ROWS) == list(range(1, 42))
 
 
-def test_each_says_what_is_seen_how_it_ends_and_what_is_kept() -> None:
+def test_each_names_what_is_seen_how_it_ends_and_what_stays() -> None:
     for number, cells in ROWS.items():
         assert len(cells) == 6, number
-        _, fault, seen, code, kept, tests = cells
+        _, fault, seen, code, saved, tests = cells
         assert len(fault) > 5, number
         assert len(seen) > 5, number
-        assert kept, number
+        assert saved, number
         assert re.fullmatch(r"–|\d+( / \d+)*", code), number
         assert TEST.sub("", tests).replace("<br>", "") == "", f"row {number} names something that is no test"
         assert TEST.findall(tests), number
 
 
-def test_what_stands_in_is_said_of_rows_that_are_there() -> None:
+def test_stand_ins_are_of_rows_that_are_there() -> None:
     lines = PAGE.partition("## Stand-ins for hardware")[2].splitlines()
-    told = {int(line.split("|")[1]) for line in lines if re.match(r"\| \d+ \|", line)}
-    assert {10, 11, 12, 13} <= told <= set(ROWS)
+    reported = {int(line.split("|")[1]) for line in lines if re.match(r"\| \d+ \|", line)}
+    assert {10, 11, 12, 13} <= reported <= set(ROWS)
 
 
 def test_every_test_exists() -> None:

@@ -1,4 +1,4 @@
-"""What a user gets when something goes wrong before training, or in its logs: rows of docs/faults.md, by commands."""
+"""Messages when something goes wrong before training, or in its logs: rows of docs/faults.md, by commands."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def answering(name: str, **changes: str) -> lan.Lan:
     return here
 
 
-def assert_refused(ran: Ran, here: lan.Lan, *told: str) -> None:
+def assert_refused(ran: Ran, here: lan.Lan, *message: str) -> None:
     """Nothing was started, and each of these was said."""
     assert (ran.code, here.containers) == (4, {}), ran.err
-    for text in (*told, REFUSED):
+    for text in (*message, REFUSED):
         assert text in ran.err
 
 
@@ -93,7 +93,7 @@ def test_a_folder_is_not_copied_into_itself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_an_image_that_differs_is_told_with_the_ids(orch: Orch) -> None:
+def test_an_image_that_differs_is_reported_with_the_ids(orch: Orch) -> None:
     """Row 9."""
     here = lan.lan(*THREE)
     other = ImageFacts(id="sha256:" + "2b" * 32, tags=lan.IMAGE.tags, labels=lan.IMAGE.labels)
@@ -120,8 +120,8 @@ def test_a_launch_cut_off_half_way_is_found_by_the_next_command(orch: Orch) -> N
     assert ran.code == 6
     assert "alpha: run first by ana holds this node since 2026-01-02T15:04:05+00:00\n" in ran.err
     assert "its launch was cut short, or is under way: orch adopt first, or: orch stop first" in ran.err
-    told = orch("status", "first", on=here).out
-    assert "created" in told
+    shown = orch("status", "first", on=here).out
+    assert "created" in shown
     assert orch("stop", "first", on=here).code == 0
     assert here.containers == {}
 
@@ -141,7 +141,7 @@ def test_a_clock_that_is_off_warns_and_then_refuses(orch: Orch) -> None:
     assert "! the clock of beta is 10 s ahead [clock.skew]\n" in warned.err
 
 
-def test_a_port_in_use_is_passed_over_and_said(orch: Orch) -> None:
+def test_a_port_in_use_is_passed_over_and_reported(orch: Orch) -> None:
     """Row 29."""
     here = answering("alpha", listening="0016 3043 3044")
     lines = orch("launch", "--dry-run", on=here)
@@ -155,17 +155,17 @@ def test_a_port_that_was_asked_for_and_is_taken_is_a_conflict(orch: Orch) -> Non
     alpha = here.nodes["alpha"]
     alpha.answers["ss", "*"] = (0, 'LISTEN 0 128 *:12355 *:* users:(("jupyter",pid=812,fd=7))\n', "")
     taken = orch("launch", "--detach", "--master-port", "12355", on=here)
-    said = "error: alpha: port 12355, which --master-port asks for, is taken by "
+    message = "error: alpha: port 12355, which --master-port asks for, is taken by "
     assert (taken.code, here.containers) == (6, {})
-    assert said + "jupyter (pid 812)\n  → end that, ask for another one, or leave out --master-port" in taken.err
+    assert message + "jupyter (pid 812)\n  → end that, ask for another one, or leave out --master-port" in taken.err
     alpha.answers["ss", "*"] = (0, "LISTEN 0 128 *:12355 *:*\n", "")
-    assert said + "a program of another user\n" in orch("launch", "--master-port", "12355", on=here).err
+    assert message + "a program of another user\n" in orch("launch", "--master-port", "12355", on=here).err
     free = orch("launch", "--dry-run", "--master-port", "12399", on=here)
     assert free.out.count("--master-port 12399") == 3
     for name in THREE:
         here.nodes[name].engine.ends_with = None  # type: ignore[attr-defined]  # an Actor
     run_id = detached(orch, here)
-    assert said + f"run {run_id} by" in orch("launch", "--master-port", "12355", on=here).err
+    assert message + f"run {run_id} by" in orch("launch", "--master-port", "12355", on=here).err
 
 
 def test_one_machine_under_two_names_is_refused(orch: Orch) -> None:
@@ -180,7 +180,7 @@ def test_one_machine_under_two_names_is_refused(orch: Orch) -> None:
     )
 
 
-def test_a_typing_error_is_told_with_its_line_and_what_was_meant(orch: Orch) -> None:
+def test_a_typing_error_is_reported_with_its_line_and_what_was_meant(orch: Orch) -> None:
     """Row 31."""
     Path("inventory.yaml").write_text("nodes:\n  alpha:\n    address: 10.0.0.1\n    prot: 2222\n")
     ran = orch("launch")
@@ -188,7 +188,7 @@ def test_a_typing_error_is_told_with_its_line_and_what_was_meant(orch: Orch) -> 
     assert "inventory.yaml:4: unknown key 'prot' in node alpha (did you mean 'port'?)\n" in ran.err
 
 
-def test_a_name_or_an_address_twice_is_told_with_both_lines(orch: Orch) -> None:
+def test_a_name_or_an_address_twice_is_reported_with_both_lines(orch: Orch) -> None:
     """Row 32."""
     Path("inventory.yaml").write_text(
         "nodes:\n  alpha: {address: 10.0.0.1}\n  beta: {address: 10.0.0.1}\n  alpha: {address: 10.0.0.3}\n"

@@ -28,7 +28,7 @@ def test_a_variable_of_the_user_wins(orch: Orch) -> None:
     assert "--env HF_HUB_OFFLINE=1" not in ran.out
 
 
-def test_otherwise_nothing_is_said_about_the_server(orch: Orch) -> None:
+def test_otherwise_nothing_is_printed_about_the_server(orch: Orch) -> None:
     assert "OFFLINE" not in orch(*WORDS, *SCRIPT, on=lan.lan(*THREE)).out
 
 

@@ -75,7 +75,7 @@ def test_a_run_is_as_healthy_as_its_worst_member(codes: tuple[int | None, ...], 
     assert find_runs(list(here.nodes.values())).runs[0].state is state
 
 
-def test_a_group_of_nobody_is_lost() -> None:
+def test_an_empty_group_is_lost() -> None:
     run = Run(run_id="r", project="p", attempt=0, user="u", started_at="", nnodes=0, command="", master="", members=())
     assert run.state is State.LOST
 
@@ -144,7 +144,7 @@ def test_no_runs() -> None:
 
 
 def test_labels_of_a_foreign_tool_are_no_member() -> None:
-    """Only what carries the run's label counts."""
+    """The run's label alone counts."""
     here = lan.lan("alpha")
     plain = replace(lan.plan(("alpha",)).nodes[0].container, name="other", labels={"com.example": "x"})
     here.nodes["alpha"].engine.create(plain)

@@ -13,7 +13,7 @@ from string import Formatter
 import pytest
 
 from orchestrator.specs.finding import Finding, Severity
-from orchestrator.specs.finding_pages import SECTIONS, FindingTexts, all_findings, texts_of
+from orchestrator.specs.finding_pages import FindingTexts, all_findings, texts_of
 from orchestrator.specs.pages import ID, PageEntry, pages_folder
 from tests.each_case import failures_of
 from tests.unit.conftest import Orch, json_data
@@ -26,7 +26,9 @@ AREAS = [
 ]
 MAKERS: dict[str, Callable[[], Iterable[Finding]]] = {id: make for area in AREAS for id, make in area.MAKERS.items()}
 NO_FINDING = ("orch.", ".yaml", ".json", ".conf", ".service")
-"""How constants begin or end that look like an id and are none: labels, names of files."""
+"""Beginnings and ends of constants that look like an id and are none: labels, names of files."""
+SECTIONS = ("What it means", "Why it matters", "How to fix it", "How it was found")
+"""Headings of every explanation, in this order."""
 
 
 def ids_in(path: Path) -> Iterator[str]:
@@ -97,7 +99,7 @@ def test_every_heading_of_a_page_is_a_finding_of_its_area_in_order() -> None:
 
 
 def test_every_value_of_a_text_is_given_and_none_besides() -> None:
-    """Where the id is a constant of the call; findings with a computed id are made by the cases below."""
+    """The id is a constant of the call; findings with a computed id are made by the cases below."""
     calls = [call for path in ROOT.glob("orchestrator/checks/*.py") for call in calls_in(path)]
     assert len(calls) >= 85
     for id, given, cases in calls:
@@ -155,7 +157,7 @@ def check_explanation(finding: PageEntry) -> None:
 
 
 def test_the_pages_are_shipped() -> None:
-    """In a wheel they lie beside the modules."""
+    """The pages of a wheel lie beside the modules."""
     included = re.search(r"force-include\]\n(?:.+\n)*", (ROOT / "pyproject.toml").read_text())
     assert included
     for kind in ("findings", "causes"):

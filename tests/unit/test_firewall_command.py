@@ -49,7 +49,7 @@ class Ufw:
         if argv == ("true",):
             return 0, "", ""
         if argv[0] == "sh":
-            return 0, self._told(as_root), ""
+            return 0, self._rules_text(as_root), ""
         self.ran.append(tuple(argv))
         words = list(argv[2:] if argv[:2] == ("sudo", "-n") else argv)
         assert words[0] == "ufw"
@@ -61,7 +61,7 @@ class Ufw:
             self.rules = [rule for rule in self.rules if not rule.startswith(line)]
         return 0, "", ""
 
-    def _told(self, root: str) -> str:
+    def _rules_text(self, root: str) -> str:
         lines = ["tool=ufw", f"ufw_enabled={'yes' if self.enabled else 'no'}"]
         if root:
             lines += [f"root={root}", *(f"ufw={rule}" for rule in self.rules)]
@@ -94,8 +94,8 @@ def orch(
     def run(*argv: str) -> Ran:
         with connecting_by(lambda spec: FakeNode(spec.name, address=spec.address, programs=machines[spec.name])):
             code = main(["firewall", *argv])
-        told = capsys.readouterr()
-        return Ran(code, told.out, told.err)
+        output = capsys.readouterr()
+        return Ran(code, output.out, output.err)
 
     return run
 
@@ -198,12 +198,12 @@ def test_a_machine_that_is_no_more_is_shut_out(orch: Orch, machines: dict[str, U
     machines["beta"].rules.append("ufw allow from 10.0.0.99 proto tcp comment 'orch:lab'")
     machines["beta"].rules.append("ufw allow from 10.0.0.98 proto tcp comment 'orch:other'")
     orch("apply", "--nodes", "beta", "--yes")
-    told = " ".join(machines["beta"].rules)
-    assert "10.0.0.99" not in told
-    assert "10.0.0.98" in told
+    reported = " ".join(machines["beta"].rules)
+    assert "10.0.0.99" not in reported
+    assert "10.0.0.98" in reported
 
 
-def test_a_rule_of_the_users_is_kept(orch: Orch, machines: dict[str, Ufw]) -> None:
+def test_a_rule_of_the_users_stays(orch: Orch, machines: dict[str, Ufw]) -> None:
     machines["beta"].rules.append("ufw allow from 10.0.0.11 proto tcp comment 'mine'")
     orch("apply", "--nodes", "beta", "--yes")
     assert [argv[6] for argv in machines["beta"].ran] == ["10.0.0.13"]

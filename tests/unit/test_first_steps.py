@@ -71,12 +71,12 @@ def test_an_image_without_a_package_that_the_folder_names_is_built_again(folder:
     assert not list(missing_modules(request(folder, imports={"PIL": "train.py:1"}), facts))
 
 
-def test_an_image_that_says_nothing_of_its_modules_lacks_none(folder: Path) -> None:
+def test_an_image_without_a_list_of_modules_misses_none(folder: Path) -> None:
     facts = {"alpha": lan.facts("alpha", image=ImageFacts(id="sha256:1"))}
     assert not list(missing_modules(request(folder), facts))
 
 
-def test_a_package_that_the_next_image_will_lack_is_named_before_it_is_built(folder: Path) -> None:
+def test_a_package_missing_in_the_next_image_is_named_before_it_is_built(folder: Path) -> None:
     facts = {"alpha": lan.facts("alpha", image=None)}
     assert not steps_needed(request(folder), facts, MISSING)
     (finding,) = missing_modules(request(folder), facts)

@@ -111,7 +111,7 @@ def test_the_agents_file_is_read_while_the_run_holds_the_node(made: list[Watchin
     assert asked("gamma")[0] in ("", wanted)  # the first command may begin before the run is found
 
 
-def test_a_silent_node_is_said_and_comes_back(made: list[Watching]) -> None:
+def test_a_silent_node_is_reported_and_comes_back(made: list[Watching]) -> None:
     here = lan.lan(*THREE)
     key = ("sh", "-c", usage_probe.SCRIPT, "*")
     gamma = here.nodes["gamma"]

@@ -20,11 +20,11 @@ from tests.json_output import json_data
 from tests.lan import event
 from tests.unit.conftest import THREE, Orch
 
-TOLD = (event("forecast", **lan.forecast()), event("done", step=0))
+REPORTED = (event("forecast", **lan.forecast()), event("done", step=0))
 
 
 def removed(here: lan.Lan) -> dict[str, list[Sequence[str]]]:
-    """What was removed of each node's disk: folder of the project, run id."""
+    """List what was removed from each node's disk: folder of the project, run id."""
     return {
         name: [call[4:] for call in node.calls if call[:3] == ("sh", "-c", _REMOVE)]
         for name, node in here.nodes.items()
@@ -32,7 +32,7 @@ def removed(here: lan.Lan) -> dict[str, list[Sequence[str]]]:
 
 
 def test_it_measures_shows_and_leaves_nothing_but_its_record(orch: Orch) -> None:
-    here = lan.lan(*THREE, says=TOLD)
+    here = lan.lan(*THREE, says=REPORTED)
     ran = orch("launch", "--forecast", "--", "gpt2", "--batch-size", "2", on=here)
     assert ran.code == 0
     assert "▶  int4" in ran.err
@@ -58,9 +58,9 @@ def test_the_containers_run_the_trainers_word(orch: Orch) -> None:
 
 
 def test_for_programs_it_is_json(orch: Orch) -> None:
-    ran = orch("launch", "--forecast", "--json", on=lan.lan(*THREE, says=TOLD))
-    told = json_data(ran.out)
-    assert (ran.code, told["state"], told["forecast"]["sync"]) == (0, "succeeded", "int4")
+    ran = orch("launch", "--forecast", "--json", on=lan.lan(*THREE, says=REPORTED))
+    data = json_data(ran.out)
+    assert (ran.code, data["state"], data["forecast"]["sync"]) == (0, "succeeded", "int4")
 
 
 def test_a_trainer_that_knows_no_forecast_is_named(orch: Orch) -> None:
@@ -80,8 +80,8 @@ def test_a_measurement_that_fails_leaves_nothing_either(orch: Orch) -> None:
     assert orch("logs", recorded_runs()[0].run_id, "--nodes", "beta", on=here).out == "[1 beta] no data\n"
 
 
-def test_a_folder_that_cannot_be_removed_is_said(orch: Orch) -> None:
-    here = lan.lan(*THREE, says=TOLD)
+def test_a_folder_that_cannot_be_removed_is_reported(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=REPORTED)
     answers = here.nodes["gamma"].answers
     here.nodes["gamma"].answers = {("sh", "-c", _REMOVE, "*"): (1, "", "Permission denied"), **answers}
     ran = orch("launch", "--forecast", on=here)
@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_removed_is_said(orch: Orch) -> None:
 
 
 class Interrupted(lan.Actor):
-    """Somebody presses Ctrl-C while this container is followed."""
+    """Container that is being followed when Ctrl-C is pressed."""
 
     def logs(
         self, container: str, *, follow: bool = False, since: str = "", tail: int | None = None
@@ -127,7 +127,7 @@ def test_what_makes_no_sense_with_it_is_refused(other: tuple[str, ...], orch: Or
     assert f"it does not go with {other[0]}" in ran.err
 
 
-def test_the_word_is_said_once() -> None:
+def test_the_word_is_printed_once() -> None:
     assert Program.of(("gpt2", "--forecast")).measuring() == ("gpt2", "--forecast")
     assert Program.of(("custom", "--module", "m.py:build")).measuring()[-1] == "--forecast"
 

@@ -1,4 +1,4 @@
-"""What a trainer forecasts: understood, kept, shown while the run goes on and when it has ended."""
+"""Forecast of a trainer: read, stored, shown while the run continues and when it has ended."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_one_line_of_it_and_what_is_achieved() -> None:
     assert forecast_line(forecast(rows=rows), None) == "forecast 640 tokens/s (alpha alone)"
 
 
-def said(node: str, rank: int, kind: str, **values: object) -> RunLine:
+def line_of(node: str, rank: int, kind: str, **values: object) -> RunLine:
     text = f"{EVENT_MARK}{json.dumps({'event': kind, 'rank': rank, **values})}"
     return RunLine(time=lan.moment(1), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
@@ -147,12 +147,12 @@ def state_of(*lines: RunLine) -> RunState:
     return state
 
 
-def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:
+def test_a_node_that_is_left_out_waits_and_delays_no_other() -> None:
     phases = Phases(plan=lan.plan(THREE), clock=lambda: 1.0)
-    state = state_of(said("gamma", 2, "left_out", why="its link is slow \x1b[2J"))
+    state = state_of(line_of("gamma", 2, "left_out", why="its link is slow \x1b[2J"))
     assert phases.leave_out(state) == ["gamma"]
     assert phases.leave_out(state) == []
-    state = state_of(said("alpha", 0, "step", step=1))
+    state = state_of(line_of("alpha", 0, "step", step=1))
     assert phases.leave_out(state) == []
     assert {node for node, _ in phases.shown(state)} == {"alpha", "beta"}
     for node, phase in list(phases.shown(state)):
@@ -166,7 +166,7 @@ def test_a_node_that_is_left_out_waits_and_holds_nobody_up() -> None:
 def test_a_node_is_left_out_when_all_its_ranks_are() -> None:
     plan = lan.plan_of(lan.spec("alpha"), lan.spec("beta", nproc_per_node=2))
     phases = Phases(plan=plan)
-    one, other = (said("beta", rank, "left_out", why="slow") for rank in (1, 2))
+    one, other = (line_of("beta", rank, "left_out", why="slow") for rank in (1, 2))
     assert phases.leave_out(state_of(one)) == []
     assert phases.training == ["alpha", "beta"]
     assert phases.leave_out(state_of(one, other)) == ["beta"]
@@ -175,7 +175,7 @@ def test_a_node_is_left_out_when_all_its_ranks_are() -> None:
 
 # ── kept, and told of a run ─────────────────────────────────────────────────────────────────────────────────────────
 
-TOLD = event("forecast", **lan.forecast())
+REPORTED = event("forecast", **lan.forecast())
 STEP = event("step", step=3, loss=1.5, per_s=1180.0, unit="tokens", of_forecast=0.97)
 ENDS = event("done", step=3, of_forecast=0.98)
 
@@ -196,9 +196,9 @@ def test_a_record_keeps_the_forecast_of_this_attempt() -> None:
 def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
     """All ranks tell it, and rank 0's is shown; no word of it is cut where no terminal wraps it."""
     long = "a cable instead of Wi-Fi " * 9
-    told = lan.forecast(warnings=["gamma's link carries 94 Mbit/s", long])
-    here = lan.lan("alpha", says=(event("forecast", **told), STEP, ENDS))
-    here.add("beta", says=(event("forecast", rank=1, **told),))
+    reported = lan.forecast(warnings=["gamma's link carries 94 Mbit/s", long])
+    here = lan.lan("alpha", says=(event("forecast", **reported), STEP, ENDS))
+    here.add("beta", says=(event("forecast", rank=1, **reported),))
     here.add("gamma", says=(event("left_out", rank=2, why="its link is slow"), event("done", rank=2, step=3)))
     ran = orch("launch", on=here)
     assert ran.code == 0
@@ -213,14 +213,14 @@ def test_a_launch_shows_keeps_and_compares_it(orch: Orch) -> None:
 
 
 def test_json_of_a_launch_holds_it_and_shows_no_table(orch: Orch) -> None:
-    ran = orch("launch", "--json", on=lan.lan(*THREE, says=(TOLD, STEP, ENDS)))
+    ran = orch("launch", "--json", on=lan.lan(*THREE, says=(REPORTED, STEP, ENDS)))
     assert json_data(ran.out)["forecast"]["best_node"] == "alpha"
     assert "int4" not in ran.err
 
 
-def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
-    here = lan.lan(*THREE, says=(TOLD, STEP), ends_with=None)
-    run_id = detached(orch, here)  # nobody followed: the controller has kept nothing
+def test_status_compares_while_the_run_continues(orch: Orch) -> None:
+    here = lan.lan(*THREE, says=(REPORTED, STEP), ends_with=None)
+    run_id = detached(orch, here)  # no command followed it: the controller has stored nothing
     assert RunRecord(run_id).forecast() is None
     text = orch("status", on=here).out
     assert "step 3 · loss 1.500 · 1,180 tokens/s\nforecast 1,216 tokens/s (1.9x alpha alone), achieved 97 %\n" in text
@@ -232,7 +232,7 @@ def test_status_compares_while_the_run_goes_on(orch: Orch) -> None:
 def test_status_of_a_run_that_is_done_still_compares(orch: Orch) -> None:
     """Its last event tells no speed."""
     here = lan.lan(
-        *THREE, says=(TOLD, STEP, event("checkpoint", step=3), event("done", step=3, loss=1.4)), ends_with=None
+        *THREE, says=(REPORTED, STEP, event("checkpoint", step=3), event("done", step=3, loss=1.4)), ends_with=None
     )
     detached(orch, here)
     text = orch("status", on=here).out
@@ -260,7 +260,7 @@ def test_where_rank_0_is_left_out_the_first_that_trains_speaks(orch: Orch) -> No
 
 def test_no_log_is_searched_to_its_end_for_a_forecast(orch: Orch) -> None:
     here = lan.lan(
-        *THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (TOLD,) + ("[rank0]: talk",) * 400, ends_with=None
+        *THREE, says=("[rank0]: talk",) * (LOOK_AHEAD + 1) + (REPORTED,) + ("[rank0]: talk",) * 400, ends_with=None
     )
     detached(orch, here)
     assert json_data(orch("status", "--json", on=here).out)["forecast"] is None

@@ -50,7 +50,8 @@ def no_record(state: Path, run_id: str) -> None:
 def test_stop_ends_all_that_has_the_label(
     orch: Orch, here: lan.Lan, state: Path, *, recorded: bool, named: bool, runs: bool
 ) -> None:
-    """Before: "stopped", exit 0, while all ranks trained on; without an id: "you have no active run", exit 2."""
+    """Earlier behavior: "stopped", exit 0, while all ranks continued; without an id: "you have no active run", exit
+    2."""
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7, ends_with=None if runs else 1)
     if not recorded:
@@ -65,7 +66,7 @@ def test_stop_ends_all_that_has_the_label(
 def test_the_run_is_shown_and_the_other_container_beside_it(
     orch: Orch, here: lan.Lan, state: Path, *, recorded: bool
 ) -> None:
-    """Before: failed; rank 0 lost, "no node holds its container"."""
+    """Earlier behavior: failed; rank 0 lost, "no node holds its container"."""
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7)
     if not recorded:
@@ -101,7 +102,7 @@ def test_no_attempt_begins_beside_a_container_that_runs(orch: Orch, here: lan.La
         assert (ran.code, running, planted in here.nodes["beta"].engine.made) == (0, list(THREE), False), ran.err
 
 
-def test_its_lines_are_kept_apart(orch: Orch, here: lan.Lan) -> None:
+def test_its_lines_stay_separate(orch: Orch, here: lan.Lan) -> None:
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7, text=lan.event("checkpoint", step=9999, verified=True))
     ran = orch("stop", run_id, on=here)
@@ -118,8 +119,8 @@ def test_what_most_recorded_nodes_show_is_the_run(orch: Orch, here: lan.Lan) -> 
         plant(here.nodes[name], run_id, 1, ends_with=None)
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.attempt, run.foreign, len(run.earlier)) == (1, (), 3)
-    told = "! attempt 1 was started from another computer by ana; this one launched attempt 0"
-    assert told in orch("status", run_id, on=here).err
+    reported = "! attempt 1 was started from another computer by ana; this one launched attempt 0"
+    assert reported in orch("status", run_id, on=here).err
 
 
 def test_without_a_record_a_node_has_one_vote(orch: Orch, here: lan.Lan, state: Path) -> None:

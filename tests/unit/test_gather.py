@@ -74,7 +74,7 @@ class Nameless(FakeNode):
 
     @address.setter
     def address(self, value: str) -> None:
-        """The dataclass sets it; nobody reads it."""
+        """Field that the dataclass sets and no code reads."""
 
 
 def test_a_name_without_address_is_an_outcome_and_the_others_are_asked() -> None:

@@ -47,9 +47,9 @@ class Attack:
     run_id: str
     plan: Plan
     files: tuple[Path, ...]
-    """Of this computer, which the plan names."""
+    """Files of this computer, which the plan names."""
     received: dict[str, list[bytes]] = field(default_factory=dict)
-    """What each node was sent, argv and stdin."""
+    """Input of each node, argv and stdin."""
 
     def reached(self) -> dict[str, list[str]]:
         """Hostile words by the node that they reached, beta's own container aside."""
@@ -103,7 +103,7 @@ def attack(here: lan.Lan, run_id: str, folder: Path, *, attempt: int, **harmless
 
 
 def noting(node: FakeNode, received: list[bytes]) -> None:
-    """Whatever the constant scripts are sent on this node is noted."""
+    """Record whatever the constant scripts are sent on this node."""
     del node.answers[("sh", "-c", "*")]
 
     def take(argv: Sequence[str], stdin: bytes, _timeout_s: float) -> Answer:
@@ -162,7 +162,7 @@ def play(attacked: Attack, words: tuple[str, ...], orch: Orch, *, terminal: bool
 
 @contextmanager
 def ending_once_followed(here: lan.Lan) -> Iterator[None]:
-    """As soon as somebody reads the lines of its containers, all end."""
+    """End all containers as soon as the lines of one are read."""
     over = Event()
 
     def wait() -> None:
@@ -238,7 +238,7 @@ def test_without_a_person_to_ask_not_even_its_command_runs(
 
 
 def left(here: lan.Lan, plan: Plan) -> None:
-    """As another computer left a run: its plan on every node."""
+    """Leave a run as another computer does: its plan on every node."""
     for node in here.nodes.values():
         node.answers = {("sh", "-c", load_plan._READ, "*"): (0, json.dumps(to_data(plan)), ""), **node.answers}
 
@@ -250,7 +250,7 @@ LAUNCHED = {
     "node_timeout_s": 60,
     "min_nodes": 1,
 }
-"""What another computer's user had said."""
+"""Launch of another computer's user."""
 
 
 def test_a_run_of_another_computer_is_resumed_after_a_look_at_all_of_it(orch: Orch) -> None:
@@ -278,7 +278,7 @@ def test_a_run_of_another_computer_is_resumed_after_a_look_at_all_of_it(orch: Or
     assert own.environment.get("LANG") != "xx_XX"
 
 
-def test_or_after_all_of_it_was_said_as_the_refusal_writes_it(orch: Orch) -> None:
+def test_or_after_all_of_it_was_given_as_the_refusal_writes_it(orch: Orch) -> None:
     here = lan.lan(*THREE)
     plan = lan.plan(THREE[:2], **LAUNCHED)
     left(here, plan)
@@ -308,9 +308,9 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     problems = ran.err.partition("you have not agreed to here\n")[2]
     assert problems.startswith("  --secret KEY\n  --secret HF_TOKEN\n  --env 'GH_TOKEN=…'\n  --mount /:/host\n")
     mine = ("--secret", "HF_TOKEN", "--secret", f"KEY={tmp_path / 'mine.pem'}", "--env", "GH_TOKEN=another-one")
-    said = (*mine, "--mount", "/srv:/data:ro", "--nodes", "alpha", "--profile", "cpu", "--", "gpt2")
+    message = (*mine, "--mount", "/srv:/data:ro", "--nodes", "alpha", "--profile", "cpu", "--", "gpt2")
     with unopened(made.files):
-        ran = orch(*resume, *said, on=here, says=True)
+        ran = orch(*resume, *message, on=here, says=True)
     assert (ran.code, ran.asked[:1]) == (0, ("Continue with this plan?",)), ran.err  # its environment, its code
     for line in (
         "command      gpt2",
@@ -335,7 +335,7 @@ def test_secrets_and_mounts_are_never_asked_about(orch: Orch, tmp_path: Path, mo
     ],
     ids=["mount", "secret", "variable", "address"],
 )
-def test_each_of_them_alone_has_to_be_said(orch: Orch, claimed: dict[str, Any], option: str) -> None:
+def test_each_of_them_alone_has_to_be_given(orch: Orch, claimed: dict[str, Any], option: str) -> None:
     """A person who answers yes to everything is not asked."""
     here = lan.lan(*THREE)
     plan = lan.plan(THREE[:2], **claimed)
@@ -386,7 +386,8 @@ def test_a_secret_that_was_granted_is_read_where_the_own_record_says(
 
 
 def test_what_the_own_record_grants_needs_no_question(orch: Orch) -> None:
-    """Another computer's supervisor went on with fewer nodes: the same words on nodes of the same run."""
+    """The run of another computer's supervisor, which continued it with fewer nodes: the same words on nodes of the
+    same run."""
     here = lan.lan(*THREE, says=(event("done", step=3),), ends_with=None)
     run_id = detached(orch, here)
     own = RunRecord(run_id).plan()
@@ -447,7 +448,7 @@ def test_an_attempt_that_one_node_alone_shows_does_not_take_a_run_over(orch: Orc
 
 
 def test_the_decision_is_made_in_one_place() -> None:
-    """Who asks for a run's plan asks the one function that decides what it is granted."""
+    """All readers of a run's plan ask the one function that decides what it is granted."""
     asking = [
         str(file.relative_to(ROOT))
         for file in sorted(ROOT.glob("orchestrator/**/*.py"))

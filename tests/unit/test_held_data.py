@@ -147,7 +147,7 @@ def test_read_only_data_is_removed(here: Holding) -> None:
     assert not folder.exists()
 
 
-def test_nothing_is_said_where_the_runs_are_not_known(here: Holding) -> None:
+def test_nothing_is_printed_where_the_runs_are_not_known(here: Holding) -> None:
     here.nodes["alpha"].engine.failures["containers"] = EngineError("no answer", node="alpha")
     outcome, *_ = look_at_data(here.all, here.places)
     assert isinstance(outcome.error, EngineError)

@@ -141,7 +141,7 @@ def test_the_page_of_processes_is_served_without_what_only_terminals_and_other_m
     assert loaded.stdout == "starlette\n", loaded.stderr
 
 
-def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
+def test_dry_run_of_real_addresses_without_an_answer(tmp_path: Path) -> None:
     """Five addresses that no packet comes back from (RFC 5737)."""
     nodes = "".join(f"  n{number}: {{address: 192.0.2.{number}}}\n" for number in range(1, 6))
     (tmp_path / "inventory.yaml").write_text(f"nodes:\n{nodes}")
@@ -151,7 +151,7 @@ def test_dry_run_of_real_addresses_that_nobody_answers(tmp_path: Path) -> None:
 
 
 def test_a_launch_on_machines_loads_only_what_each_launch_needs_before_its_start() -> None:
-    """Of 1.45 s of CPU a third went to resuming, copies, clusters, the doctor's probes and the supervisor."""
+    """A third of 1.45 s of CPU went to resuming, copies, clusters, the doctor's probes and the supervisor."""
     parts = (
         "nodes.slurm", "fleet.relay", "fleet.readiness.doctor", "fleet.supervise.replan", "fleet.supervise.loop",
         "fleet.checkpoints.newest", "fleet.runs.load_state", "state.reduce",

@@ -20,7 +20,7 @@ from tests.unit.programs import MISSING, refusal_of, words_of
 PACKAGE = Path(orchestrator.__file__).parent
 LINE = re.compile(r"(?:^|[\s(`:→])(orch (?:" + "|".join(COMMANDS) + r")\b[^`;→\n]*)")
 END = re.compile(r"   |, |: | \(|\)|…| orch ")
-"""Where prose follows the line, or another line does."""
+"""Pattern of what follows a line: prose, or another line."""
 PROPOSED = re.compile(r"→ orch|^orch [^\n]*$")
 SEVERAL = {"orch lab 3", "orch doctor 3"}
 """Lines in which the value is a command of its own, or an option with its value."""
@@ -49,8 +49,8 @@ def hints() -> Iterator[tuple[str, str]]:
                 continue
             named = isinstance(node, ast.keyword) and node.arg in ("hint", "fix")
             text = _text(node.value) if isinstance(node, ast.keyword) and named else ""
-            if isinstance(node, ast.Constant | ast.JoinedStr) and PROPOSED.search(said := _text(node)):
-                text = said
+            if isinstance(node, ast.Constant | ast.JoinedStr) and PROPOSED.search(entry := _text(node)):
+                text = entry
             for line in LINE.findall(text):
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}", END.split(line)[0].split(" # ")[0].strip(" .,")
 

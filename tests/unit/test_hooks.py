@@ -61,12 +61,12 @@ def fresh(folder: Path, **spec: object) -> Hooks:
     record = RunRecord(plan.run_id)
     if record.plan() is None:
         record.save_plan(plan)
-    said = HookSpec.model_validate({"ended": SAY, "failed": SAY, "node_lost": SAY, **spec})
+    message = HookSpec.model_validate({"ended": SAY, "failed": SAY, "node_lost": SAY, **spec})
     followed = FollowedRun(record)
-    grant(hooks_digest(said, folder), folder)
+    grant(hooks_digest(message, folder), folder)
     nodes = [FakeNode(part.node) for part in plan.nodes]
     followed.begin(plan, [RunningContainer(node=node, node_rank=0, id="c") for node in nodes])
-    return Hooks(spec=said, plan=plan, followed=followed, folder=folder, timeout_s=20.0)
+    return Hooks(spec=message, plan=plan, followed=followed, folder=folder, timeout_s=20.0)
 
 
 def lost(node: str = "beta", reason: str = "no answer in 5 s") -> Update:
@@ -91,7 +91,7 @@ def test_values_reach_the_command_as_printable_variables_and_nothing_of_them_is_
 
 
 def is_alive(stat: Path) -> bool:
-    """Whether the process has neither ended nor waits for its parent to notice."""
+    """Return whether the process has neither ended nor waits for its parent to notice."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -165,7 +165,7 @@ def test_each_loss_of_a_node_once(hooks: Hooks, tmp_path: Path) -> None:
     hear(after, NodeBack(node="beta", node_rank=1), lost())
     assert len(happened(tmp_path)) == 3
     line = RunLine(time="", node="beta", node_rank=1, rank=1, text="here")
-    hear(fresh(tmp_path), line, lost())  # it came back while nobody supervised
+    hear(fresh(tmp_path), line, lost())  # it came back while no process supervised
     assert len(happened(tmp_path)) == 4
     assert happened(tmp_path)[-1] == ["node_lost", hooks.plan.run_id, "running", "beta", "no answer in 5 s"]
 
@@ -221,7 +221,7 @@ def test_a_hook_that_fails_is_named_and_changes_nothing(orch: Orch) -> None:
     assert "✗ run" in ran.err
 
 
-def test_a_detached_run_is_told_by_its_supervisor_once(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
+def test_a_detached_run_is_reported_by_its_supervisor_once(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     with_hooks(f"  ended: {json.dumps(SAY)}\n")
     here = lan.lan(*THREE)
     run = detached(orch, here)

@@ -1,4 +1,5 @@
-"""Events that mean harm, or come of a broken program: every command goes on, and nothing of them steers a terminal."""
+"""Events that mean harm, or come of a broken program: every command continues, and nothing of them steers a
+terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ SAYS = (
 
 
 @pytest.mark.parametrize("ends_with", [0, 1])
-def test_every_command_goes_on(orch: Orch, ends_with: int) -> None:
+def test_every_command_continues(orch: Orch, ends_with: int) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=ends_with)
     assert orch("launch", "--no-supervise", on=here).code in (0, 1)
     for words in (("logs",), ("logs", "--json"), ("why",), ("why", "--json"), ("status",), ("status", "--json"),

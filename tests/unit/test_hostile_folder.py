@@ -82,7 +82,7 @@ ACTS = {
     "lab start": LAB, "lab up": LAB,
 }  # fmt: skip
 SERVE = ("dashboard", "metrics", "tensorboard")
-"""They answer requests until Ctrl-C."""
+"""Commands that answer requests until Ctrl-C."""
 MODULES = (
     "conftest", "docker", "fabric", "http", "json", "orchestrator", "orch_hooks", "paramiko", "pydantic", "rich",
     "ruamel", "setup", "sitecustomize", "socket", "subprocess", "torch", "trainer", "typer", "usercustomize", "yaml",
@@ -144,12 +144,12 @@ class Cloned:
             stderr=subprocess.STDOUT, text=True,
         ) as process:  # fmt: skip
             assert process.stdout is not None
-            said = ""
+            message = ""
             for line in process.stdout:
-                said += line
+                message += line
                 if "http://" in line:
                     process.send_signal(signal.SIGINT)
-            return process.wait(60), said
+            return process.wait(60), message
 
     def looked(self) -> Iterator[tuple[str, int, str, set[str]]]:
         """Each command of `LOOKS` that ends by itself: its exit code, its output, and what has been run of the folder.
@@ -168,11 +168,11 @@ class Cloned:
                 if command not in SERVE:
                     process.stdin.write(json.dumps([*command.split(), *LOOKS[command]]) + "\n")
                     process.stdin.flush()
-                    code, said = json.loads(process.stdout.readline())
-                    yield command, code, said, self.ran()
+                    code, output = json.loads(process.stdout.readline())
+                    yield command, code, output, self.ran()
 
     def ran(self) -> set[str]:
-        """What has been run since the last look."""
+        """Return what has been run since the last look."""
         names = {file.name for file in self.marks.iterdir()}
         for file in self.marks.iterdir():
             file.unlink()
@@ -301,16 +301,18 @@ def test_no_command_that_looks_runs_anything_of_the_folder(cloned: Cloned) -> No
     looked = list(cloned.looked())
     assert [command for command, *_ in looked] == [one for one in LOOKS if one not in SERVE]
     assert {command: names for command, _, _, names in looked if names} == {}
-    wrong = [(command, code, said) for command, code, said, _ in looked if code not in range(6) or "Traceback" in said]
+    wrong = [
+        (command, code, output) for command, code, output, _ in looked if code not in range(6) or "Traceback" in output
+    ]
     assert wrong == []
     assert [command for command, code, *_ in looked if code == 2] == [""]  # all words above are understood
 
 
 @pytest.mark.parametrize("command", SERVE)
 def test_nor_does_one_that_serves(cloned: Cloned, command: str) -> None:
-    code, said = cloned.serve(command, *LOOKS[command])
-    assert (cloned.ran(), "Traceback" in said) == (set(), False), said
-    assert code in (0, 3, 130), said
+    code, output = cloned.serve(command, *LOOKS[command])
+    assert (cloned.ran(), "Traceback" in output) == (set(), False), output
+    assert code in (0, 3, 130), output
 
 
 @pytest.fixture

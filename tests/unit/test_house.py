@@ -59,7 +59,7 @@ def place(path: Path) -> str:
 
 
 @pytest.mark.source
-def test_layers_are_kept() -> None:
+def test_layers_are_respected() -> None:
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     ran = subprocess.run((sys.executable, "-c", program), cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -139,7 +139,7 @@ def test_public_classes_have_different_names(modules: Modules) -> None:
 
 @pytest.mark.source
 def test_functions_are_short(modules: Modules) -> None:
-    """From the first statement on: the options of a command are its declaration."""
+    """Lines count from the first statement on: the options of a command are its declaration."""
     long = {
         f"{place(path)}:{node.name}": lines
         for path, nodes in modules.items()
@@ -150,7 +150,7 @@ def test_functions_are_short(modules: Modules) -> None:
 
 
 @pytest.mark.source
-def test_no_room_for_odds_and_ends() -> None:
+def test_no_module_for_the_rest() -> None:
     odd = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "handler"}
     assert [place(path) for path in SOURCES if odd & set(path.stem.split("_") + list(path.parts[-2:-1]))] == []
 

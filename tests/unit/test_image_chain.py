@@ -96,7 +96,7 @@ def ignore(node: str, progress: Progress) -> None:
     return
 
 
-def test_each_node_loads_the_layers_that_it_lacks(tmp_path: Path, source: LargeEngine) -> None:
+def test_each_node_loads_its_missing_layers(tmp_path: Path, source: LargeEngine) -> None:
     nodes = [
         Machine("alpha", tmp_path, 1, "base", "torch"),
         Machine("beta", tmp_path, 2),
@@ -153,12 +153,12 @@ def test_an_image_that_cannot_be_saved_is_the_error_of_each_node(tmp_path: Path,
 
 
 def test_nodes_that_wait_see_bytes_of_the_save_and_of_the_compression(tmp_path: Path, source: LargeEngine) -> None:
-    told: list[tuple[str, Progress]] = []
+    reports: list[tuple[str, Progress]] = []
     nodes = [Machine("alpha", tmp_path, 1), Machine("beta", tmp_path, 2)]
     image = replace(IMAGE, size_bytes=9_000_000)
-    distribute_image(image, ["it:1"], source, nodes, FOLDERS, lambda *one: told.append(one))
+    distribute_image(image, ["it:1"], source, nodes, FOLDERS, lambda *one: reports.append(one))
     for what in (SAVING, COMPRESSING):
-        waits = [(name, one.done, one.total) for name, one in told if one.text == what]
+        waits = [(name, one.done, one.total) for name, one in reports if one.text == what]
         assert {name for name, _, _ in waits} == {"alpha", "beta"}
         assert all(0 <= done < total for _, done, total in waits)
         assert max(done for _, done, _ in waits) > 8_000_000

@@ -1,4 +1,4 @@
-"""What an image is called and made of: decided before anything is built."""
+"""Name and content of an image: decided before anything is built."""
 
 from __future__ import annotations
 

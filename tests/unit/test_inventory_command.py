@@ -20,7 +20,7 @@ nodes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and nobody's lab or environment."""
+    """Folder of its own, without a lab or an environment of the user."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("ORCH_INVENTORY", raising=False)
@@ -162,11 +162,11 @@ def test_import_says_what_it_cannot_read(folder: Path, capsys: pytest.CaptureFix
     assert main(["inventory", "import", "no/such/file"]) == 3
     assert main(["inventory", "import", "alpha", "--user", "-x"]) == 2
     assert main(["inventory", "import", "gone", "--from", "ansible"]) == 3
-    said = capsys.readouterr().err
-    assert "latin is not UTF-8 text" in said
-    assert "no file no/such/file" in said
-    assert "--user '-x'" in said
-    assert "cannot read gone: No such file" in said
+    output = capsys.readouterr().err
+    assert "latin is not UTF-8 text" in output
+    assert "no file no/such/file" in output
+    assert "--user '-x'" in output
+    assert "cannot read gone: No such file" in output
 
 
 def test_schema_is_json_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:

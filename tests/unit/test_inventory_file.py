@@ -1,4 +1,4 @@
-"""What a valid inventory means, and that no text whatever ends in a traceback."""
+"""Meaning of a valid inventory; no text whatever ends in a traceback."""
 
 from __future__ import annotations
 

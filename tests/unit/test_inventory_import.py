@@ -151,7 +151,7 @@ def test_ansible_gives_variables_of_groups_and_groups_as_label() -> None:
     )
 
 
-def test_what_is_no_ansible_inventory_is_said() -> None:
+def test_text_that_is_no_ansible_inventory_is_reported() -> None:
     with pytest.raises(ConfigError, match="is not an Ansible inventory"):
         from_ansible("- a", filename="hosts.yml")
     found = from_ansible("g: 3\nh: {hosts: {'w[9:1]': , x: }, host: {}}\n", filename="hosts.yml")
@@ -209,7 +209,7 @@ def test_the_same_address_twice_is_left_out() -> None:
 
 def test_a_source_without_machines_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no machines in hostfile"):
-        inventory_text(from_hostfile("# nobody\n"), source="hostfile")
+        inventory_text(from_hostfile("# empty\n"), source="hostfile")
     with pytest.raises(ConfigError, match="runs backwards"):
         from_hostlist("node[5-1]")
 
@@ -230,7 +230,7 @@ def test_a_source_without_machines_is_an_error() -> None:
         ("HostName prefix.%h\nUser ana\n", "ssh-config"),
     ],
 )
-def test_the_kind_of_a_file_is_told_by_its_text(text: str, kind: str) -> None:
+def test_the_kind_of_a_file_is_known_by_its_text(text: str, kind: str) -> None:
     assert guessed(text) == kind
 
 
@@ -321,7 +321,7 @@ def test_two_spellings_that_differ_are_named() -> None:
     assert found.notes == ("a: ansible_host and ansible_ssh_host differ; took '10.0.0.2'",)
 
 
-def test_what_ansible_itself_would_have_to_work_out_is_said() -> None:
+def test_what_ansible_itself_would_have_to_work_out_is_reported() -> None:
     with pytest.raises(ConfigError, match="configures Ansible's plugin") as caught:
         from_ansible("plugin: aws_ec2\nregions: [x]\n", filename="my aws.yml")
     assert caught.value.hint.startswith("ansible-inventory -i 'my aws.yml' --list | orch inventory import - ")

@@ -87,8 +87,8 @@ def test_sums_that_cannot_be_read_cost_one_reading(data: Path, content: str) -> 
 
 
 def test_progress_with_the_time_left(data: Path) -> None:
-    said, clock = list[str](), itertools.count(0, 60)
-    SumsReader(notify=said.append, monotonic=lambda: next(clock)).sums(data, names_in(data))
-    assert len(said) == 2
-    assert "2 min left" in said[0]
-    assert "0 min left" in said[1]
+    messages, clock = list[str](), itertools.count(0, 60)
+    SumsReader(notify=messages.append, monotonic=lambda: next(clock)).sums(data, names_in(data))
+    assert len(messages) == 2
+    assert "2 min left" in messages[0]
+    assert "0 min left" in messages[1]

@@ -93,7 +93,7 @@ def test_what_cannot_be_is_refused_before_anything_is_done(option: tuple[str, st
     assert not folder.exists()
 
 
-def test_no_engine_is_said_with_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_engine_is_reported_with_what_to_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "up"]) == 4
     error = capsys.readouterr().err
     assert "no Docker Engine answers" in error
@@ -111,7 +111,7 @@ def test_two_commands_do_not_build_at_once(folder: Path, capsys: pytest.CaptureF
     assert up() == 0
 
 
-def test_a_damaged_record_is_said_and_can_be_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_record_is_reported_and_can_be_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert up() == 0
     (folder / "lab.json").write_text("{")
     assert main(["lab", "status"]) == 3

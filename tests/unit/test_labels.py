@@ -69,7 +69,7 @@ def test_a_stray_container_is_named_and_changes_no_run(label: str, value: str) -
 
 @pytest.mark.parametrize("words", [("status",), ("runs",), ("logs",), ("why",), ("clean",), ("stop",)], ids=" ".join)
 def test_every_command_on_runs_works_beside_a_stray(orch: Orch, words: tuple[str, ...]) -> None:
-    """With labels of all kinds at once, on one node, next to a run of one's own."""
+    """Strays have labels of all kinds at once, on one node, next to a run of one's own."""
     here = lan.lan(*THREE, says=("[rank0]: hello",), ends_with=None)
     run_id = detached(orch, here)
     plan = lan.plan(THREE).nodes[1].container
@@ -89,8 +89,8 @@ def test_a_run_is_as_most_of_its_containers_describe_it() -> None:
     """One node with other labels does not rename the run, its user or its size."""
     here = lan.lan(*THREE, ends_with=None)
     for part in lan.plan(THREE).nodes:
-        said = {labels.LABEL_NNODES: "4000", labels.LABEL_USER: "eve"} if part.node == "alpha" else {}
-        container = replace(part.container, labels={**part.container.labels, **said})
+        message = {labels.LABEL_NNODES: "4000", labels.LABEL_USER: "eve"} if part.node == "alpha" else {}
+        container = replace(part.container, labels={**part.container.labels, **message})
         here.nodes[part.node].engine.create(container)
     (run,) = find_runs(list(here.nodes.values())).runs
     assert (run.user, run.nnodes, len(run.members)) == ("ana", 3, 3)

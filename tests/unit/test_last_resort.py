@@ -1,4 +1,4 @@
-"""Whatever goes wrong ends in words: an exception that no code expected, a terminal or a disk that takes no more."""
+"""Last resort for errors: an exception that no code expected, a terminal or a disk that takes no more."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("broken")
 def test_a_bug_is_one_line_and_a_file_with_the_traceback(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 1
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     (file,) = (state / "crashes").iterdir()
-    assert said.out == ""
-    assert said.err == f"error: KeyError: 'no such\\nthing \\x1b[2J': this is a bug in orch; report it with {file}\n"
+    assert output.out == ""
+    assert output.err == f"error: KeyError: 'no such\\nthing \\x1b[2J': this is a bug in orch; report it with {file}\n"
     assert "Traceback (most recent call last)" in file.read_text()
     assert 'raise KeyError("no such' in file.read_text()
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
@@ -47,11 +47,11 @@ def test_a_bug_is_one_line_and_a_file_with_the_traceback(state: Path, capsys: py
 
 @pytest.mark.usefixtures("broken")
 def test_such_files_do_not_pile_up(state: Path) -> None:
-    for _ in range(faults.KEPT + 3):
+    for _ in range(faults.MAX_FILES + 3):
         main(["status"])
-    kept = sorted(file.name[-8:-4] for file in (state / "crashes").iterdir())
-    assert len(kept) == faults.KEPT
-    assert int(kept[-1]) - int(kept[0]) == faults.KEPT - 1
+    saved = sorted(file.name[-8:-4] for file in (state / "crashes").iterdir())
+    assert len(saved) == faults.MAX_FILES
+    assert int(saved[-1]) - int(saved[0]) == faults.MAX_FILES - 1
 
 
 @pytest.mark.usefixtures("broken")
@@ -72,7 +72,7 @@ def test_where_the_state_cannot_be_written_the_file_is_elsewhere(
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii:strict", "utf-8:strict"])
 @pytest.mark.parametrize("words", [("why", "r-1"), ("logs", "r-1"), ("logs", "--json", "r-1")])
-def test_a_terminal_that_lacks_a_character_gets_it_escaped(
+def test_a_terminal_without_a_character_gets_it_escaped(
     tmp_path: Path, state: Path, encoding: str, words: tuple[str, ...]
 ) -> None:
     """A file name that is not UTF-8 is a lone surrogate in an event; the words of orch have letters beyond ASCII."""
@@ -81,10 +81,10 @@ def test_a_terminal_that_lacks_a_character_gets_it_escaped(
         lan.plan(("alpha",), RunIdentity(run_id="r-1", user="ana", started_at="2026-01-02T15:04:05+00:00"))
     )
     name = "Data/caf\udce9/niño.txt"
-    told = '@orch {"event": "failed", "error": "FileNotFoundError", "message": ' + json.dumps(name) + "}"
+    data = '@orch {"event": "failed", "error": "FileNotFoundError", "message": ' + json.dumps(name) + "}"
     record.folder.mkdir(parents=True, exist_ok=True)
     with record.open_log("alpha") as log:
-        for text in (told, f"cannot open {name}"):
+        for text in (data, f"cannot open {name}"):
             line = RunLine(time=lan.moment(9), node="alpha", node_rank=0, rank=0, text=text)
             log.add(line)
     record.save_outcome("failed", "exit code 1")

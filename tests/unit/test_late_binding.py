@@ -1,4 +1,4 @@
-"""What a scheduler alone knows is left out of a container, whatever the user's words are."""
+"""Words that a scheduler alone knows, left out of a container, whatever the user's words are."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FIVE = lan.NAMES
 
 
 def quiet_lan() -> lan.Lan:
-    """Five machines whose containers go on until told to stop."""
+    """Five machines whose containers run until they are asked to stop."""
     return lan.lan(*FIVE, ends_with=None)
 
 
@@ -40,7 +40,7 @@ def plan_of(run_id: str, *, user: str = "ana") -> Plan:
     return lan.plan(FIVE, RunIdentity(run_id=run_id, user=user, started_at="2026-01-02T15:04:05+00:00"))
 
 
-def test_every_container_runs_and_the_plan_is_kept() -> None:
+def test_every_container_runs_and_the_plan_is_saved() -> None:
     here, plan, steps = quiet_lan(), plan_of("first"), list[tuple[str, str]]()
     containers = launch(here.nodes, plan, notify=lambda node, step: steps.append((node, step.text)))
 
@@ -170,7 +170,7 @@ def test_all_that_failed_are_named() -> None:
 
 @dataclass
 class Interrupting(lan.Actor):
-    """While its container starts, somebody presses Ctrl-C; it goes on starting until it is removed."""
+    """Engine that receives Ctrl-C while its container starts; the start continues until it is removed."""
 
     def start(self, container: str) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -272,7 +272,7 @@ def test_of_two_launches_at_once_exactly_one_wins(ended_before: bool) -> None:
 
 
 @pytest.mark.parametrize("packing", ["", "gzip"])
-def test_a_large_plan_is_sent_compressed_and_kept_as_it_is(packing: str, tmp_path: Path) -> None:
+def test_a_large_plan_is_sent_compressed_and_saved_as_it_is(packing: str, tmp_path: Path) -> None:
     text = to_json(plan_of("first")).encode()
     words = [str(tmp_path), "first", packing]
     sent = gzip.compress(text) if packing else text

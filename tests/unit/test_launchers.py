@@ -9,7 +9,7 @@ from orchestrator.specs.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "saved"),
     [
         ("torchrun train.py --lr 1", "python train.py --lr 1"),
         ("torchrun --nproc-per-node 2 --nnodes=3 train.py", "python train.py"),
@@ -28,11 +28,11 @@ from orchestrator.specs.errors import UsageError
         ("", ""),
     ],
 )
-def test_what_each_rank_runs(typed: str, kept: str) -> None:
-    assert without_launcher(typed.split()).words == tuple(kept.split())
+def test_what_each_rank_runs(typed: str, saved: str) -> None:
+    assert without_launcher(typed.split()).words == tuple(saved.split())
 
 
-def test_what_is_left_out_is_said_with_the_place_to_say_it() -> None:
+def test_what_is_left_out_is_reported_with_the_place_to_give_it() -> None:
     found = without_launcher(["torchrun", "--nproc-per-node", "2", "--nnodes=3", "--rdzv-id", "7", "train.py"])
     assert found.note == (
         "note: orch starts torchrun itself, so `torchrun` is left out, --nproc-per-node 2 (nproc_per_node in"
@@ -68,7 +68,7 @@ def test_the_variables_of_accelerate_are_read_by_accelerate(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("torchrun --no-python ./run", "torchrun --no-python: orch starts torchrun itself"),
         ("accelerate launch --mixed_precision fp8 train.py", "--mixed_precision: fp8 is not one of no, fp16, bf16"),
@@ -87,8 +87,8 @@ def test_the_variables_of_accelerate_are_read_by_accelerate(monkeypatch: pytest.
         ("zsh run.sh", "the image has no zsh"),
     ],
 )
-def test_what_would_run_something_else_is_refused(typed: str, said: str) -> None:
+def test_what_would_run_something_else_is_refused(typed: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         without_launcher(typed.split())
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "orch launch -- " in refused.value.hint

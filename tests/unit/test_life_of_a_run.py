@@ -97,8 +97,8 @@ def test_a_run_without_a_step_offers_no_checkpoints(orch: Orch) -> None:
     for line in ("checkpoints", "orch pull", "orch sample"):
         assert line not in idle.err
     resumed_at_its_end = (event("resumed", step=3), event("done"))
-    for said in (DONE, (event("checkpoint", step=3), event("done")), resumed_at_its_end):
-        trained = orch("launch", "-y", "--", "gpt2", on=lan.lan(*THREE, says=said))
+    for entry in (DONE, (event("checkpoint", step=3), event("done")), resumed_at_its_end):
+        trained = orch("launch", "-y", "--", "gpt2", on=lan.lan(*THREE, says=entry))
         assert "/checkpoints\n" in trained.err
         assert "orch sample" in trained.err
 

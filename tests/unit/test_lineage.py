@@ -65,8 +65,8 @@ def test_a_checkpoint_that_no_rank_has_reported_is_not_used_unasked(
     ran = orch("resume", run_id, "--yes", "--detach", on=here)
     assert ran.code == 0
     assert (starts(here), master(run_id)) == ({f"40:{SHA}"}, "alpha")
-    said = f"{node}: step {step} is not on record: not used; to use it: orch resume {run_id} --checkpoint"
-    assert f"{said} {step}:{sha256[:8]}" in ran.err
+    message = f"{node}: step {step} is not on record: not used; to use it: orch resume {run_id} --checkpoint"
+    assert f"{message} {step}:{sha256[:8]}" in ran.err
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -39,7 +39,7 @@ def test_hints_of_a_command_name_it(orch: Orch) -> None:
     assert orch("runs", on=lan.lan(*THREE)).err == "no runs yet\n  → orch launch\n"
 
 
-def test_a_launch_names_the_file_that_lacks_a_node(orch: Orch) -> None:
+def test_a_launch_names_the_file_without_the_node(orch: Orch) -> None:
     Path("other.yaml").write_text(INVENTORY)
     ran = orch("launch", "--yes", "-n", "room=lab", "-i", "other.yaml", on=lan.lan(*THREE))
     assert (ran.code, "error: not in other.yaml: room=lab\n" in ran.err) == (3, True)

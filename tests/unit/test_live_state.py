@@ -288,7 +288,7 @@ def test_a_view_is_json(running: Watched) -> None:
 
 
 def test_each_beginning_of_each_stream_has_a_view() -> None:
-    """Whatever has been read so far, a screen can be drawn, and what it shows is JSON without control characters."""
+    """A screen can be drawn whatever has been read so far, and what it shows is JSON without control characters."""
 
     def check(make: Callable[[], Stream], expected: Expected) -> None:
         live = LiveState(run_streams.NAMES, clock=lambda: T0 + expected.at)

@@ -143,7 +143,7 @@ ROWS: dict[str, tuple[Sequence[RankSigns], float, str]] = {
 }  # fmt: skip
 
 
-def said(found: Sequence[RankSigns], still_s: float, **history: Any) -> LivenessDecision | None:
+def decided(found: Sequence[RankSigns], still_s: float, **history: Any) -> LivenessDecision | None:
     decisions = decide(found, LivenessHistory(still_s=still_s, **history))
     return decisions[0] if decisions else None
 
@@ -161,20 +161,20 @@ def test_each_row_has_its_message_and_its_time() -> None:
     def check(rule: str) -> None:
         found, still_s, message = ROWS[rule]
         ended = frozenset({0}) if rule == "ended" else frozenset[int]()
-        decision = said(found, still_s, ended=ended)
+        decision = decided(found, still_s, ended=ended)
         assert line_of(decision) == message
         assert decision
         assert decision.rule == OTHER_NAMES.get(rule, rule)
         assert decision.is_fault is message.startswith("!")
         if rule not in ("stopped", "blocked"):
-            early = said(found, 29 if still_s == 30 else 59 if still_s < 120 else 119, ended=ended)
+            early = decided(found, 29 if still_s == 30 else 59 if still_s < 120 else 119, ended=ended)
             assert early is None, early
 
     assert failures_of(check, ROWS) == []
 
 
 def test_only_what_is_certain_or_stuck_is_restarted() -> None:
-    restarts = {rule for rule, (found, still_s, _) in ROWS.items() if (one := said(found, still_s)) and one.restarts}
+    restarts = {rule for rule, (found, still_s, _) in ROWS.items() if (one := decided(found, still_s)) and one.restarts}
     assert restarts == {
         "deadlock", "other call", "network", "idle", "idle in native code", "sleeping", "all idle", "all sleeping",
         "stopped", "blocked",
@@ -185,7 +185,7 @@ def test_healthy_runs_are_not_reported_however_long() -> None:
     """Nothing that moves is a pause, and nothing is known of ranks that neither wait nor idle."""
 
     def check(_name: str, found: Sequence[RankSigns], still_s: float) -> None:
-        decision = said(found, still_s)
+        decision = decided(found, still_s)
         assert decision is None, line_of(decision)
 
     silent = [signs(rank) for rank in range(3)]
@@ -205,16 +205,16 @@ def test_healthy_runs_are_not_reported_however_long() -> None:
 
 def test_a_left_out_rank_neither_waits_nor_is_waited_for() -> None:
     found = [waits(0), idle(1), waits(2, exchange="left-out", left_out=True)]
-    assert line_of(said(found, 61)).endswith("; rank 0 is waiting for it")
+    assert line_of(decided(found, 61)).endswith("; rank 0 is waiting for it")
     rest = [waits(0), waits(1), idle(2, exchange="left-out", left_out=True)]
-    decision = said([replace(one, world=2) for one in rest], 61)
+    decision = decided([replace(one, world=2) for one in rest], 61)
     assert decision
     assert decision.rule == "network"
 
 
 def test_a_wait_by_nccl_may_spin() -> None:
     spinning = [waits(rank, cpu=1.0, gpu=True) for rank in range(2)]
-    decision = said([spinning[0], replace(spinning[1], groups={"0": (157, 155)})], 30)
+    decision = decided([spinning[0], replace(spinning[1], groups={"0": (157, 155)})], 30)
     assert decision
     assert decision.rule == "deadlock"
 
@@ -222,29 +222,29 @@ def test_a_wait_by_nccl_may_spin() -> None:
 def test_disjoint_groups_in_one_collective_each_are_no_deadlock() -> None:
     """Two pairs of ranks, as with tensor parallelism."""
     pairs = [waits(0, groups={"1": (7, 6)}), waits(1, groups={"1": (7, 6)}), waits(2, groups={"2": (9, 8)})]
-    decision = said(pairs, 31)
+    decision = decided(pairs, 31)
     assert decision
     assert decision.rule == "network"
 
 
 def test_the_limit_grows_with_the_longest_pause_of_the_generation() -> None:
     found, _, _ = ROWS["computing"]
-    assert said(found, 119, longest_pause_s=40) is None
-    assert said(found, 120, longest_pause_s=40)
+    assert decided(found, 119, longest_pause_s=40) is None
+    assert decided(found, 120, longest_pause_s=40)
     deadlock, _, _ = ROWS["deadlock"]
-    assert said(deadlock, 31, longest_pause_s=40)  # it can never continue
+    assert decided(deadlock, 31, longest_pause_s=40)  # it can never continue
 
 
 def test_a_status_of_a_moment_before_proves_nothing() -> None:
     """Rank 1 was stopped before its collective completed: its numbers and its line are old."""
     behind = waits(1, groups={"0": (155, 154)}, state="T", age_s=30.0, stood_s=25.0)
-    assert said([waits(0), behind], 30) is None
+    assert decided([waits(0), behind], 30) is None
     blocked = idle(1, state="D", age_s=41.0, stood_s=35.0)
-    assert said([waits(0), blocked], 41) is None
-    decision = said([waits(0), replace(blocked, stood_s=40.0)], 46)
+    assert decided([waits(0), blocked], 41) is None
+    decision = decided([waits(0), replace(blocked, stood_s=40.0)], 46)
     assert decision
     assert decision.rule == "blocked"
-    assert said([waits(0, age_s=11.0), waits(1, groups={"0": (157, 155)})], 31) is None
+    assert decided([waits(0, age_s=11.0), waits(1, groups={"0": (157, 155)})], 31) is None
 
 
 def test_a_frozen_rank_uses_no_cpu_time() -> None:
@@ -270,9 +270,9 @@ def test_ranks_that_exchange_no_gradients_are_reported_and_no_others() -> None:
     )
 
     def check(_name: str, found: Sequence[RankSigns], so_far: dict[int, TrainingSoFar], message: str) -> None:
-        decision = said(found, 0.0, trained=so_far)
+        decision = decided(found, 0.0, trained=so_far)
         assert line_of(decision).startswith(message) if message else decision is None, line_of(decision)
-        assert said(found, 0.0, trained=so_far, independent=True) is None
+        assert decided(found, 0.0, trained=so_far, independent=True) is None
 
     cases = [
         ("no group", each, trained(127, 0), apart),
@@ -411,17 +411,17 @@ def test_a_rank_that_ended_while_others_of_its_node_work_is_named() -> None:
 
 
 def test_a_server_that_waits_for_requests_is_no_fault() -> None:
-    decision = said([idle(0, listens=True), waits(1), waits(2)], 70)
+    decision = decided([idle(0, listens=True), waits(1), waits(2)], 70)
     assert decision is not None
     assert (decision.is_fault, decision.restarts) == (False, False)
-    trains = said([idle(0, listens=True), waits(1), waits(2)], 70, trained=trained(50, 50))
+    trains = decided([idle(0, listens=True), waits(1), waits(2)], 70, trained=trained(50, 50))
     assert trains is not None
     assert trains.is_fault
 
 
 def test_enqueued_work_of_a_gpu_may_take_as_long_as_it_took_before() -> None:
     pair = [waits(0, gpu=True, groups={"0": (503, 499)}), waits(1, gpu=True, groups={"0": (501, 499)})]
-    assert said(pair, 31, longest_pause_s=45) is None
-    late = said(pair, 140, longest_pause_s=45)
+    assert decided(pair, 31, longest_pause_s=45) is None
+    late = decided(pair, 140, longest_pause_s=45)
     assert late is not None
     assert late.rule == "deadlock"

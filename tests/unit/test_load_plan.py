@@ -59,8 +59,8 @@ def test_a_plan_of_an_older_revision_is_resumed(orch: Orch, monkeypatch: pytest.
     ran = orch("resume", record.run_id, "--dry-run", "--json", on=lan.lan("alpha", "beta", "gamma"))
     assert ran.code == 0, ran.err
     before, after = {"hang_timeout_s": 0, "sync_outputs": "results", **json.loads(text)}, json.loads(ran.out)["data"]
-    kept = ("run_id", "command", "mounts", "secrets", "profile", *NUMBERS)
-    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    saved = ("run_id", "command", "mounts", "secrets", "profile", *NUMBERS)
+    assert {name: after[name] for name in saved} == {name: before[name] for name in saved}
     assert (after["attempt"], after["environment"]["GREETING"]) == (1, "hello")
 
 
@@ -95,7 +95,7 @@ def test_nowhere(tmp_path: Path, wanted: str) -> None:
     assert caught.value.hint == "orch runs"
 
 
-def test_who_did_not_answer_is_said() -> None:
+def test_a_node_that_did_not_answer_is_reported() -> None:
     silent = FakeNode("alpha", answers={("sh", "*"): NodeUnreachableError("no answer in 5 s", node="alpha")})
     with pytest.raises(PreflightError, match="alpha did not answer") as caught:
         asked([silent], {"alpha": NodeSpec(name="alpha", address="10.0.0.1")}, "orch", "red")

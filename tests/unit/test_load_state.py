@@ -110,9 +110,9 @@ def test_a_container_of_another_attempt_cannot_speak_for_the_run_that_is_followe
     away = RunningContainer(node=here.nodes["alpha"], node_rank=0, id="")
     here.nodes["alpha"].engine.failures["logs"] = NodeUnreachableError("no answer", node="alpha")
     state, was_foreign = observed(record, known), False
-    for told in islice(follow([away, *known], record, patient=True, tick_s=0.01, pause=lambda _s: None), 200):
+    for each in islice(follow([away, *known], record, patient=True, tick_s=0.01, pause=lambda _s: None), 200):
         here.nodes["alpha"].engine.failures.pop("logs", None)
-        if fact := fact_of(told, seen_now()):
+        if fact := fact_of(each, seen_now()):
             apply(state, fact)
         if was_foreign := bool(state.foreign):
             break
@@ -217,8 +217,8 @@ def test_progress_that_cannot_be_asked_for_is_none() -> None:
 
 
 def test_the_forecast_is_found_in_the_first_lines_alone() -> None:
-    told, talk = event("forecast", **lan.forecast()), ("[rank0]: talk",)
-    near, far = launched(told, *talk * 400), launched(*talk * (LOOK_AHEAD + 1), told, *talk * 400)
+    reported, talk = event("forecast", **lan.forecast()), ("[rank0]: talk",)
+    near, far = launched(reported, *talk * 400), launched(*talk * (LOOK_AHEAD + 1), reported, *talk * 400)
     assert (loaded(near).forecast is None, loaded(far).forecast is None) == (False, True)
 
 

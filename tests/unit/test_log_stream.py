@@ -49,7 +49,7 @@ class Engine:
         ((), 2, []),
     ],
 )
-def test_it_goes_on_after_the_line_of_this_time(log: Sequence[float], since: float, expected: list[float]) -> None:
+def test_it_continues_after_the_line_of_this_time(log: Sequence[float], since: float, expected: list[float]) -> None:
     past = [line(second) for second in log]
     assert seconds(after(past, line(since).time)) == expected
     assert seconds(list(resumed(Engine(log).ask, line(since).time, follow=False))) == expected
@@ -67,7 +67,7 @@ def test_the_whole_log_is_asked_for_where_it_is_not() -> None:
     assert seconds(list(resumed(engine.ask, line(4).time, follow=False))) == list(range(5, 2 * log_stream.WINDOW))
 
 
-def test_followed_it_goes_on_as_lines_come_though_the_clock_is_set_back() -> None:
+def test_followed_it_continues_as_lines_come_though_the_clock_is_set_back() -> None:
     engine = Engine((600, 601), (602,), (300, 301), (), (302,))
     assert seconds(list(resumed(engine.ask, line(600).time, follow=True))) == [601, 602, 300, 301, 302]
 

@@ -54,7 +54,7 @@ def assert_quick(piece: str) -> None:
     assert any(seconds() < BUDGET_S for _ in range(3)), piece
 
 
-def test_head_and_tail_of_a_line_are_kept() -> None:
+def test_head_and_tail_of_a_line_stay() -> None:
     line = f"[rank3]: RuntimeError: {'A' * LONG} CUDA out of memory. Tried to allocate 2.00 GiB"
     assert len(readable(line)) <= MAX_CHARS
     found = classify(FailedRank(own=("Traceback (most recent call last):", "  f", line), exit_code=1))

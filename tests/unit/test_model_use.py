@@ -63,11 +63,11 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     def run(*argv: str) -> Ran:
         with connecting_by(here.connect):
             code = main(argv)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
         for name in here.names:
             assert list(here.root(name).glob("runs/*/.*")) == [], "nothing is left on the node"
-        return Ran(code, said.out, said.err)
+        return Ran(code, output.out, output.err)
 
     return run
 
@@ -190,7 +190,7 @@ def test_a_workload_without_the_action_names_those_it_has(orch: Orch, here: Shel
     assert f"orch exec {RUN} -- python my_predict.py" in ran.err
 
 
-def test_lacking_memory_and_data_are_found_before_the_start(orch: Orch, here: Shelves) -> None:
+def test_missing_memory_and_data_are_found_before_the_start(orch: Orch, here: Shelves) -> None:
     record(here, "vision")
     (here.root("alpha") / "data" / DIGEST).rmdir()
     ran = orch("evaluate")

@@ -194,11 +194,11 @@ def terminal(folder: Path, *words: str, columns: int = 100, **variables: str) ->
     (folder / "inventory.yaml").write_text(INVENTORY)
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, columns)) if hasattr(termios, "tcsetwinsize") else None
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    saved = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
     process = subprocess.Popen(
         (sys.executable, "-m", "orchestrator", "monitor", "-i", "inventory.yaml", *words),
         cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        env={**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables},
+        env={**saved, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **variables},
     )  # fmt: skip
     try:
         yield Terminal(process, ours)
@@ -216,7 +216,7 @@ ALTERNATE, NORMAL, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 def sane(seen: bytes) -> bool:
-    """Whether the screen before is back, with its cursor, and the mouse is no longer reported."""
+    """Return whether the screen before is back, with its cursor, and the mouse is no longer reported."""
     ended = seen[seen.rindex(NORMAL) :] if NORMAL in seen else b""
     return bool(ended) and CURSOR in seen[seen.rindex(ALTERNATE) :] and b"\x1b[?1000h" not in ended
 

@@ -285,7 +285,7 @@ def test_a_run_that_is_not_there_ends_the_screen(scene: Scene) -> None:
     assert scene.show(act).return_value == ConfigError.exit_code
 
 
-def test_a_shell_that_a_screen_cannot_suspend_for_is_said(scene: Scene) -> None:
+def test_a_shell_that_a_screen_cannot_suspend_for_is_reported(scene: Scene) -> None:
     async def act(app: MonitorApp, pilot: Pilot[int]) -> None:
         await pilot.press("s")  # there is no terminal here
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""What machines say of their network and packet filter, as their tools write it, read into facts."""
+"""Facts about network and packet filter, read from the output of a machine's tools."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_ufw_comes_before_the_iptables_that_it_writes() -> None:
 
 
 def test_ufw_without_roots_rights() -> None:
-    told = "tool=ufw\nufw_enabled=yes\ntool=iptables\n"
-    assert wall(told, root=False) == Firewall(tool="ufw", active=True, openings=None)
+    reported = "tool=ufw\nufw_enabled=yes\ntool=iptables\n"
+    assert wall(reported, root=False) == Firewall(tool="ufw", active=True, openings=None)
 
 
 def test_ufw_that_is_off_leaves_it_to_what_is_on() -> None:
-    told = "tool=ufw\nufw_enabled=no\ntool=iptables\niptables=-P INPUT DROP\n"
-    assert wall(told) == Firewall(tool="iptables", active=True, openings=())
+    reported = "tool=ufw\nufw_enabled=no\ntool=iptables\niptables=-P INPUT DROP\n"
+    assert wall(reported) == Firewall(tool="iptables", active=True, openings=())
     assert wall("tool=ufw\nufw_enabled=no\n") == Firewall(tool="ufw", active=False, openings=())
 
 
@@ -334,15 +334,15 @@ def test_iptables_that_drops_what_no_peer_sends_is_not_active(rules: str, active
 
 
 def test_ufw_openings_that_say_in() -> None:
-    said = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in from 10.0.0.0/8\nufw=ufw allow in on eth1 from 10.9.0.0/16\n"
-    assert wall(said).openings == (
+    message = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in from 10.0.0.0/8\nufw=ufw allow in on eth1 from 10.9.0.0/16\n"
+    assert wall(message).openings == (
         Opening(source="10.0.0.0/8"),
         Opening(source="10.9.0.0/16", interface="eth1"),
     )
 
 
 def test_a_whole_interface_is_an_opening() -> None:
-    """As administrators write it; those of loopback and containers let no peer in."""
+    """Administrators write it so; those of loopback and containers let no peer in."""
     one = Opening(interface="eth0")
     ufw = "tool=ufw\nufw_enabled=yes\nufw=ufw allow in on eth0\nufw=ufw allow in on docker0\n"
     assert wall(ufw).openings == (one,)
@@ -353,12 +353,12 @@ def test_a_whole_interface_is_an_opening() -> None:
 
 def test_a_rich_rule_of_an_administrator_is_an_opening() -> None:
     rich = '\trule family="ipv4" source address="10.0.0.0/24" accept'
-    said = f"tool=firewalld\nfirewalld_state=running\nfirewalld_zone=public\nfirewalld={rich}\n"
-    assert wall(said).openings == (Opening(source="10.0.0.0/24", place="public"),)
+    message = f"tool=firewalld\nfirewalld_state=running\nfirewalld_zone=public\nfirewalld={rich}\n"
+    assert wall(message).openings == (Opening(source="10.0.0.0/24", place="public"),)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         'nft={"nftables":[{"rule":{"expr":[{"match":1},3,null]}},{"chain":7},{"set":{"elem":"x"}},9]}',
         'nft={"nftables":{"rule":1}}',
@@ -368,6 +368,6 @@ def test_a_rich_rule_of_an_administrator_is_an_opening() -> None:
         'firewalld=rule family="ipv4" source address="1.2.3" port port="²" protocol="tcp" accept',
     ],
 )
-def test_rubbish_of_a_filter_opens_nothing(said: str) -> None:
-    found = wall(f"tool=nftables\ntool=iptables\ntool=ufw\ntool=firewalld\nfirewalld_zone=public\n{said}\n")
+def test_rubbish_of_a_filter_opens_nothing(message: str) -> None:
+    found = wall(f"tool=nftables\ntool=iptables\ntool=ufw\ntool=firewalld\nfirewalld_zone=public\n{message}\n")
     assert not found.openings

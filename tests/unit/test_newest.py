@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, and what is brought to rank 0's node for it; the best one goes along."""
+"""Checkpoint from which a run continues, and what is brought to rank 0's node for it, the best one included."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def here(tmp_path: Path) -> Shelves:
     return Shelves(tmp_path / "machines")
 
 
-class Told:
-    """What was said of a node, each text once."""
+class Reported:
+    """Messages about a node, each text once."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -48,11 +48,11 @@ def test_rank_0_goes_where_the_newest_sound_one_is(here: Shelves) -> None:
     write_checkpoint(here.root("gamma"), 40)
     flip(write_checkpoint(here.root("beta"), 80) / "state.pt")
     facts = {name: lan.facts(name, newest_checkpoint=80) for name in here.names}
-    newest, told = looked(here), Told()
+    newest, reported = looked(here), Reported()
     held = holding(facts, newest)
     assert {name: own.newest_checkpoint for name, own in held.items()} == {"alpha": 40, "beta": None, "gamma": 40}
-    bring_newest(here.nodes, here.plan, newest, told)
-    assert told.lines == [
+    bring_newest(here.nodes, here.plan, newest, reported)
+    assert reported.lines == [
         "beta: checkpoint of step 80 not used: state.pt has changed since it was written (sha256 differs)",
         "alpha: resuming from step 40, intact on alpha, gamma",
     ]
@@ -68,13 +68,13 @@ def test_a_truncated_newest_is_named_too(here: Shelves) -> None:
     )  # fmt: skip
 
 
-def test_it_is_brought_to_a_master_that_lacks_it(here: Shelves) -> None:
+def test_it_is_brought_to_a_master_without_it(here: Shelves) -> None:
     write_checkpoint(here.root("beta"), 40)
     write_checkpoint(here.root("beta"), 80)
-    told = Told()
-    bring_newest(here.nodes, here.plan, looked(here), told)
+    reported = Reported()
+    bring_newest(here.nodes, here.plan, looked(here), reported)
     assert (steps_in(here.root("alpha")), steps_in(here.root("gamma"))) == ([80], [])
-    assert told.lines == ["alpha: step-00000080 from beta", "alpha: step-00000080: checking what came"]
+    assert reported.lines == ["alpha: step-00000080 from beta", "alpha: step-00000080: checking what came"]
 
 
 def test_older_ones_and_those_of_others_are_not_read(here: Shelves) -> None:
@@ -89,15 +89,15 @@ def test_older_ones_and_those_of_others_are_not_read(here: Shelves) -> None:
 def test_a_source_that_breaks_off_is_followed_by_the_next(here: Shelves) -> None:
     for name in ("beta", "gamma"):
         write_checkpoint(here.root(name), 40)
-    newest, told = looked(here), Told()
+    newest, reported = looked(here), Reported()
     here.nodes["beta"].answers["cat", "*"] = NodeUnreachableError("the connection broke", node="beta")
-    bring_newest(here.nodes, here.plan, newest, told)
+    bring_newest(here.nodes, here.plan, newest, reported)
     assert steps_in(here.root("alpha")) == [40]
-    assert "beta: the connection broke" in told.lines
+    assert "beta: the connection broke" in reported.lines
     shutil.rmtree(here.root("alpha") / "runs")
     flip(Path(newest.copies[1].folder) / "state.pt")
     with pytest.raises(RunFailedError, match="not what its manifest says"):
-        bring_newest(here.nodes, here.plan, newest, told)
+        bring_newest(here.nodes, here.plan, newest, reported)
     assert steps_in(here.root("alpha")) == []
 
 
@@ -105,7 +105,7 @@ def test_the_best_goes_along(here: Shelves) -> None:
     for step in (40, 80):
         write_checkpoint(here.root("beta"), step)
     mark_best(here.root("beta"), 40)
-    bring_newest(here.nodes, here.plan, looked(here), Told())
+    bring_newest(here.nodes, here.plan, looked(here), Reported())
     assert steps_in(here.root("alpha")) == [40, 80]
     assert best_in(here.root("alpha")) == {"step": 40, "checkpoint": "step-00000040"}
 
@@ -115,10 +115,10 @@ def test_a_best_one_that_is_damaged_stays_behind(here: Shelves) -> None:
         write_checkpoint(here.root("beta"), step)
     mark_best(here.root("beta"), 40)
     flip(here.root("beta") / "runs" / RUN / "checkpoints/step-00000040/state.pt")
-    told = Told()
-    bring_newest(here.nodes, here.plan, looked(here), told)
+    reported = Reported()
+    bring_newest(here.nodes, here.plan, looked(here), reported)
     assert steps_in(here.root("alpha")) == [80]
-    assert any(line.startswith("alpha: best.json was not copied from beta: ") for line in told.lines)
+    assert any(line.startswith("alpha: best.json was not copied from beta: ") for line in reported.lines)
 
 
 def test_the_best_is_replicated_and_follows_when_another_is_best(here: Shelves) -> None:
@@ -140,13 +140,13 @@ def test_the_best_is_replicated_and_follows_when_another_is_best(here: Shelves) 
 
 
 def record(*steps: int) -> RunRecord:
-    kept = RunRecord(RUN)
-    with kept.open_log("alpha") as log:
+    saved = RunRecord(RUN)
+    with saved.open_log("alpha") as log:
         for step in steps:
             text = lan.event("checkpoint", step=step, verified=True).partition(": ")[2]
-            said = RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text)
-            log.add(said)
-    return kept
+            line = RunLine(time=lan.moment(step), node="alpha", node_rank=0, rank=0, text=text)
+            log.add(line)
+    return saved
 
 
 def refused(*asked: object) -> OrchError:
@@ -182,7 +182,7 @@ def test_all_of_them_are_not_lost_unasked(here: Shelves) -> None:
 
 
 def test_a_supervisor_is_not_held_up_by_a_checkpoint_that_only_a_node_knows(here: Shelves) -> None:
-    """It has read all reports: where there was none, the run has no checkpoint. A person is asked."""
+    """A supervisor has read all reports: where there was none, the run has no checkpoint. A person is asked."""
     write_checkpoint(here.root("beta"), 40)
     newest = newest_anywhere(here.all, here.places, RUN, lineage=())
     assert (newest.step, [one.step for one in newest.in_question]) == (None, [40])
@@ -201,6 +201,6 @@ def test_where_all_are_damaged_each_is_named(here: Shelves) -> None:
     assert [problem.partition(":")[0] for problem in error.problems] == ["alpha", "beta"]
     facts = {"alpha": lan.facts("alpha", newest_checkpoint=40)}
     assert holding(facts, newest) == facts
-    told = Told()
-    bring_newest(here.nodes, here.plan, newest, told)
-    assert len(told.lines) == 2
+    reported = Reported()
+    bring_newest(here.nodes, here.plan, newest, reported)
+    assert len(reported.lines) == 2

@@ -8,7 +8,7 @@ from orchestrator.specs.numbers import real, whole
 
 
 @pytest.mark.parametrize("text", ["", "-1", "²", "٣", "1_0", " 1", "9" * 17, "9" * 5000, "0x1", "1.0", "1e3"])
-def test_what_is_no_number_within_bounds(text: str) -> None:
+def test_values_that_are_no_numbers_within_bounds(text: str) -> None:
     assert whole(text) is None
 
 

@@ -208,17 +208,19 @@ def test_lines_before_the_xml_are_skipped() -> None:
     assert gpu.name == "Tesla T4"
 
 
-@pytest.mark.parametrize("said", ["GPU is lost", "[GPU is lost]", "Unknown Error", "[Unknown Error]", "ERR!"])
-def test_card_that_fails_is_a_fault_not_a_number(said: str) -> None:
+@pytest.mark.parametrize("message", ["GPU is lost", "[GPU is lost]", "Unknown Error", "[Unknown Error]", "ERR!"])
+def test_card_that_fails_is_a_fault_not_a_number(message: str) -> None:
     recorded = (RECORDED / "rtx-4090__535.86.05.xml").read_text()
-    (gpu,) = nvidia_smi.parse_xml(recorded.replace("<total>24564 MiB</total>", f"<total>{said}</total>"))
+    (gpu,) = nvidia_smi.parse_xml(recorded.replace("<total>24564 MiB</total>", f"<total>{message}</total>"))
 
-    assert (gpu.fault, gpu.memory_total_mib) == (said, None)
+    assert (gpu.fault, gpu.memory_total_mib) == (message, None)
 
 
-@pytest.mark.parametrize("said", ["N/A", "[N/A]", "[Not Supported]", "Requested functionality has been deprecated", ""])
-def test_reading_that_a_card_lacks_is_none(said: str) -> None:
-    row = f"0, GPU-1, Card, 550.1, 100, {said}, {said}, {said}, {said}, {said}, {said}, {said}"
+@pytest.mark.parametrize(
+    "message", ["N/A", "[N/A]", "[Not Supported]", "Requested functionality has been deprecated", ""]
+)
+def test_a_missing_reading_of_a_card_is_none(message: str) -> None:
+    row = f"0, GPU-1, Card, 550.1, 100, {message}, {message}, {message}, {message}, {message}, {message}, {message}"
 
     (gpu,) = nvidia_smi.parse_csv(row)
 
@@ -265,20 +267,20 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("code", "said", "fault"), FAULTS)
-def test_fault_by_exit_code_then_by_text(code: int, said: str, fault: SmiFault) -> None:
-    run, _ = _answering(xml=(code, said), csv=(code, said))
+@pytest.mark.parametrize(("code", "message", "fault"), FAULTS)
+def test_fault_by_exit_code_then_by_text(code: int, message: str, fault: SmiFault) -> None:
+    run, _ = _answering(xml=(code, message), csv=(code, message))
 
     answer = nvidia_smi.ask(run)
 
     assert (answer.fault, answer.gpus) == (fault, ())
-    assert answer.detail == ("" if fault is SmiFault.ABSENT else said)
+    assert answer.detail == ("" if fault is SmiFault.ABSENT else message)
 
 
 def test_a_corrupted_inforom_is_no_fault_of_the_driver() -> None:
     recorded = (RECORDED / "rtx-3090__525.147.05.xml").read_text()
-    said = recorded + "WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
-    run, _ = _answering(xml=(14, said), capability=(14, "GPU-12345678-aaaa-bbbb-cccc-0123456789ab, 8.6\n"))
+    message = recorded + "WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
+    run, _ = _answering(xml=(14, message), capability=(14, "GPU-12345678-aaaa-bbbb-cccc-0123456789ab, 8.6\n"))
 
     answer = nvidia_smi.ask(run)
 
@@ -286,7 +288,7 @@ def test_a_corrupted_inforom_is_no_fault_of_the_driver() -> None:
     assert answer.gpus[0].compute_capability == (8, 6)
 
 
-def test_one_lost_card_of_several_is_named_and_the_others_are_kept() -> None:
+def test_one_lost_card_of_several_is_named_and_the_others_stay() -> None:
     cards = (
         "<gpu><uuid>GPU-1</uuid><product_name>Card</product_name></gpu>"
         "<gpu><uuid>GPU-2</uuid><product_name>GPU is lost</product_name></gpu>"
@@ -310,17 +312,17 @@ def test_a_lost_card_that_no_document_names_is_a_fault_beside_the_others() -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "fault"),
+    ("code", "message", "fault"),
     [
         (0, "No devices were found\n", SmiFault.NO_DEVICE),
         (0, "Failed to initialize NVML: GPU access blocked by the operating system\n", SmiFault.BLOCKED),
         (255, "Failed to initialize NVML: GPU access blocked by the operating system\n", SmiFault.BLOCKED),
     ],
 )
-def test_words_count_where_there_is_no_document(code: int, said: str, fault: SmiFault) -> None:
-    run, _ = _answering(xml=(code, said), csv=(code, said))
+def test_words_count_where_there_is_no_document(code: int, message: str, fault: SmiFault) -> None:
+    run, _ = _answering(xml=(code, message), csv=(code, message))
 
-    assert (nvidia_smi.ask(run).fault, nvidia_smi.ask(run).detail) == (fault, said.strip())
+    assert (nvidia_smi.ask(run).fault, nvidia_smi.ask(run).detail) == (fault, message.strip())
 
 
 def test_processes_of_an_old_driver() -> None:

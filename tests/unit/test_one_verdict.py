@@ -95,12 +95,12 @@ def of_status(state: RunState, now: float) -> Shown:
     data = json.loads(json.dumps(status_data(state, judged, now)))
     title = rendered(run_table(state, judged, now)).splitlines()[0]
     assert title.startswith(f"run {RUN_ID}  {data['state']}"), title
-    said = status_messages(judged, RUN_ID, now)
+    message = status_messages(judged, RUN_ID, now)
     if judged.phase is Phase.FAILED:
-        assert said[0].startswith(f"! failed: {judged.reason}" if judged.reason else "! failed"), said
+        assert message[0].startswith(f"! failed: {judged.reason}" if judged.reason else "! failed"), message
     else:
         shown = [one["severity"] in ("warning", "error") for one in data["conditions"]]
-        assert [line.startswith("!") for line in said] == shown, said
+        assert [line.startswith("!") for line in message] == shown, message
     assert (data["progress"]["step"], data["restarts"]) == (progress_of(state, judged.phase, now).step, state.restarts)
     return data["state"], data["severity"], frozenset(one["code"] for one in data["conditions"])
 
@@ -124,7 +124,7 @@ def rendered(view: RenderableType) -> str:
 SURFACES: Mapping[str, Callable[[RunState, float], Shown | None]] = {
     "metrics": of_metrics, "page": of_page, "status": of_status, "runs": of_runs,
 }  # fmt: skip
-"""What a surface shows of a state at a time; None where it shows nothing of such a run."""
+"""Functions that show a state at a time on a surface; None where it shows nothing of such a run."""
 
 
 def test_every_surface_shows_the_same() -> None:

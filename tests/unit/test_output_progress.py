@@ -227,7 +227,7 @@ def test_a_traceback_of_several_ranks_is_one() -> None:
 
 def test_a_traceback_of_processes_is_shared_although_each_node_has_a_folder_of_its_own() -> None:
     place = '  File "/srv/{}/lab/runs/1127-1213-63f9/code/train.py", line 4, in <module>'
-    each = [said for rank, node in enumerate(lan.NAMES[:3]) for said in of_ranks(place.format(node), rank)]
+    each = [entry for rank, node in enumerate(lan.NAMES[:3]) for entry in of_ranks(place.format(node), rank)]
     assert shared(*each) == ['[0-2]   File "train.py", line 4, in <module>']
 
 
@@ -280,11 +280,11 @@ def test_a_launch_draws_progress_and_bars_below_the_lines(
         for each in events:
             show(each)
         screen.messages.print("end")
-    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "44%|####" in said
-    assert "50%" not in said  # rank 0 draws this bar, too
-    assert WORDS in said
-    assert said.index("an ordinary line") < said.index("end")
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "44%|####" in output
+    assert "50%" not in output  # rank 0 draws this bar, too
+    assert WORDS in output
+    assert output.index("an ordinary line") < output.index("end")
 
 
 def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +292,7 @@ def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str])
         show = shown_on(screen, lan.plan())
         for each in (line(LineRedrawn(bar="b", text="44%|####")), line(PROGRESS), *of_ranks("hello", 0, 1), Tick()):
             show(each)
-    said = capsys.readouterr()
-    assert "44%" not in said.out + said.err
-    assert "epoch" not in said.out + said.err
-    assert said.out.splitlines() == ["[0-1] hello"]
+    output = capsys.readouterr()
+    assert "44%" not in output.out + output.err
+    assert "epoch" not in output.out + output.err
+    assert output.out.splitlines() == ["[0-1] hello"]

@@ -28,7 +28,7 @@ def _with_script() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("words", "message", "hint"),
     [
         ("--workdir mine -- python trian.py", "no trian.py in mine; did you mean train.py?", "mine -- python train.py"),
         ("-- python train.py", "did you mean mine/train.py?", "orch launch -y --workdir mine -- python train.py"),
@@ -45,17 +45,17 @@ def _with_script() -> Path:
     ],
 )  # fmt: skip
 def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
-    orch: Orch, words: str, said: str, hint: str
+    orch: Orch, words: str, message: str, hint: str
 ) -> None:
     _with_script()
     ran = orch("launch", "-y", *words.split(), on=lan.Lan())
     assert ran.code == 3
-    assert said in ran.err
+    assert message in ran.err
     assert hint in ran.err.split("→")[1]
 
 
 @pytest.mark.parametrize(
-    ("ignored", "words", "said", "hint"),
+    ("ignored", "words", "message", "hint"),
     [
         ("run.sh\n", "sh run.sh", ".gitignore:1 leaves out run.sh", "echo '!/run.sh' >> mine/.orchignore"),
         ("train.py\n", "train.py", ".gitignore:1 leaves out train.py", "echo '!/train.py' >> mine/.orchignore"),
@@ -63,20 +63,20 @@ def test_a_script_that_is_not_there_is_named_before_a_node_is_asked(
     ],
 )
 def test_a_script_that_would_not_be_sent_is_refused_with_the_line_that_sends_it(
-    orch: Orch, ignored: str, words: str, said: str, hint: str
+    orch: Orch, ignored: str, words: str, message: str, hint: str
 ) -> None:
     mine = _with_script()
     (mine / ".gitignore").write_text(ignored)
     ran = orch("launch", "-y", "--workdir", "mine", "--", *words.split(), on=lan.Lan())
     assert ran.code == 3
-    assert said in ran.err
+    assert message in ran.err
     assert hint in ran.err
     with (mine / ".orchignore").open("a") as again:
         again.write(hint.split("'")[1] + "\n")
     assert orch("launch", "-y", "-d", "--workdir", "mine", "--", *words.split(), on=lan.lan(*THREE)).code == 0
 
 
-def test_what_is_left_out_is_said(orch: Orch) -> None:
+def test_what_is_left_out_is_reported(orch: Orch) -> None:
     mine = _code()
     for name in (".git", ".venv", "runs", "wandb", "x", "y"):
         (mine / name).mkdir()
@@ -88,7 +88,7 @@ def test_what_is_left_out_is_said(orch: Orch) -> None:
     )
 
 
-def test_what_is_copied_is_said(orch: Orch) -> None:
+def test_what_is_copied_is_reported(orch: Orch) -> None:
     _code()
     ran = orch("launch", "-y", "-d", "--workdir", "mine", "--", "python", "train.py", on=lan.lan(*THREE))
     assert ran.code == 0

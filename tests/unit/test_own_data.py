@@ -117,7 +117,9 @@ def test_a_folder_seen_from_another_one_is_found_from_both(code: Path, monkeypat
     assert one.places == ("../mydata", "mydata")
 
 
-def test_a_path_that_no_node_can_have_is_said_with_the_variable(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_no_node_can_have_is_reported_with_the_variable(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (code / "deep/er").mkdir(parents=True)
     (code / "deep/er/train.py").write_text("")
     monkeypatch.chdir(code / "deep/er")
@@ -228,7 +230,7 @@ def test_a_folder_of_the_code_with_other_content_is_an_error(code: Path, monkeyp
 
 
 def test_data_behind_a_link_of_the_code_is_an_error(code: Path) -> None:
-    """On a node the link leads to a place of that machine, whose own files are not replaced."""
+    """The link leads on a node to a place of that machine, whose own files are not replaced."""
     (code / "sets").symlink_to(code.parent / "far")
     with pytest.raises(ConfigError, match=r"would be sets/set for the script, and sets is a link to another place"):
         asked("sets/set")

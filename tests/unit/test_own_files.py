@@ -70,7 +70,7 @@ def test_a_file_that_is_here_is_brought_by_the_line_that_is_proposed(code: Path,
     ],
 )
 def test_nothing_is_proposed_that_would_not_help(code: Path, message: str) -> None:
-    """Not here either; lies beside the code; no path at all."""
+    """Cases: not here either; lies beside the code; no path at all."""
     assert not_found(message, run_of(code)).id == "storage.not_found"
 
 
@@ -99,7 +99,7 @@ def test_a_sentence_of_the_script_is_no_path(code: Path) -> None:
 def test_a_check_of_the_script_that_fails_is_data_that_is_not_there(
     code: Path, source: str, error: str, words: str
 ) -> None:
-    """By its lines, and by what its agent has reported; without its lines, too."""
+    """Its lines show it, and its agent's report; the report alone, too."""
     own, looked = (*TRACEBACK[:2], f"    {source}", error), OwnFiles(plan=run_of(code), is_folder=is_folder)
 
     def explained(failed: FailedRank) -> str:
@@ -148,7 +148,9 @@ def test_other_checks_stay_what_they_are(source: str, error: str, cause: str) ->
 @pytest.mark.parametrize(
     "line", ["Error: config file not found, using defaults", "ConfigError: cache file not found; a new one is made"]
 )
-def test_a_file_that_the_program_went_on_without_is_no_cause_of_its_end(exit_code: int, cause: str, line: str) -> None:
+def test_a_file_that_the_program_continued_without_is_no_cause_of_its_end(
+    exit_code: int, cause: str, line: str
+) -> None:
     found = classify(FailedRank(own=(line, "step 1"), exit_code=exit_code))
     assert found is not None
     assert found.id == cause

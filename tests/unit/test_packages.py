@@ -55,19 +55,19 @@ def test_requirements_are_read_with_the_files_that_they_include(tmp_path: Path) 
 
 
 def test_what_no_image_can_take_is_refused_with_its_place(tmp_path: Path) -> None:
-    said = problems(
+    message = problems(
         tmp_path,
         requirements="einops\n-e .\n./wheels/mine.whl\nmine @ file:///home/me/mine\n--find-links wheels\nwhat is this\n"
         "torch==2.3.1\ntorch>=2\n",
     )
-    assert "6 lines" in said
-    assert "requirements.txt:2: '-e .' is a path of this computer; code of yours is sent at launch" in said
-    assert "requirements.txt:3" in said
-    assert "requirements.txt:4" in said
-    assert "requirements.txt:5: pip's option --find-links" in said
-    assert "requirements.txt:6: 'what is this' is not a requirement" in said
-    assert "requirements.txt:7: torch==2.3.1 excludes torch 2." in said
-    assert "requirements.txt:8" not in said
+    assert "6 lines" in message
+    assert "requirements.txt:2: '-e .' is a path of this computer; code of yours is sent at launch" in message
+    assert "requirements.txt:3" in message
+    assert "requirements.txt:4" in message
+    assert "requirements.txt:5: pip's option --find-links" in message
+    assert "requirements.txt:6: 'what is this' is not a requirement" in message
+    assert "requirements.txt:7: torch==2.3.1 excludes torch 2." in message
+    assert "requirements.txt:8" not in message
 
 
 TORCH = "2.13.0"
@@ -125,9 +125,9 @@ def test_what_pip_accepts_is_accepted_and_what_will_not_do_it_is_noted(
 def test_what_cannot_work_is_refused_without_its_secrets(line: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refused:
         requirements_of("requirements.txt", lambda _path: line, TORCH)
-    (said,) = refused.value.problems
-    assert problem in said
-    assert "hunter2" not in said
+    (message,) = refused.value.problems
+    assert problem in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_dependencies_of_a_project_are_constrained_by_its_lock(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('[project]\nname = "mine"\ndynamic = ["dependencies"]\n', "no list `dependencies`"),
         ('[tool.poetry]\nname = "mine"\n', "no list `dependencies`"),
@@ -189,9 +189,9 @@ def test_the_dependencies_of_a_project_are_constrained_by_its_lock(tmp_path: Pat
         ("[project\n", "is not valid TOML"),
     ],
 )
-def test_a_project_without_a_list_that_can_be_installed_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_project_without_a_list_that_can_be_installed_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         read_additions(ImageSpec(requirements=str(tmp_path / "pyproject.toml")))
 
 
@@ -305,7 +305,7 @@ def test_a_build_that_fails_leaves_the_image_before_in_place() -> None:
     assert engine.image(wanted.tag) == before
 
 
-def test_wheels_of_a_folder_are_sent_for_packages_that_the_image_lacks() -> None:
+def test_wheels_of_a_folder_are_sent_for_packages_missing_in_the_image() -> None:
     names = [f"{name}-py3-none-any.whl" for name in ("einops-0.8.1", "numpy-2.4.6")]
     wanted = recipe(Additions(requirements=("einops",)))
     assert needed_wheels(names, wanted, "x86_64") == names[:1]
@@ -343,7 +343,7 @@ def test_a_package_that_the_workload_needs_is_asked_of_every_image() -> None:
     fleet = [
         lan.facts("alpha", image=ImageFacts(id="1", labels={label: "2.8.1"})),
         lan.facts("beta", image=ImageFacts(id="2", labels={label: ""})),
-        lan.facts("gamma"),  # an image without the label: nobody knows
+        lan.facts("gamma"),  # an image without the label: not known
     ]
     (finding,) = package_missing(fleet, {GNN: "the line"})
     assert (finding.id, finding.node, finding.fix) == ("image.package_missing", "beta", "the line")

@@ -78,7 +78,7 @@ def port() -> int:
 
 def listeners() -> list[int]:
     """Processes that still hold the program's `listen`, of the addresses used here. One that was killed may be listed
-    for a moment; one that nobody has ended stays for longer than is waited here."""
+    for a moment; one that was not ended stays for longer than is waited here."""
     held = []
     for process in psutil.process_iter(("cmdline",)):
         words = process.info["cmdline"] or ()
@@ -213,7 +213,7 @@ def test_a_stranger_gets_no_answer() -> None:
 
 
 def test_an_old_python_understands_it() -> None:
-    """Where the image is missing the host's python3 runs it, whichever that is."""
+    """The host's python3, whichever that is, runs it where the image is missing."""
     ast.parse(Path(reach_program.__file__).read_text("utf-8"), feature_version=(3, 7))
 
 

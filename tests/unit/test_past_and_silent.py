@@ -1,4 +1,4 @@
-"""What is told of runs where nodes are silent, or nothing but the record is left."""
+"""Output for runs whose nodes are silent, or of which only the record is left."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_runs_says_that_nodes_are_silent(orch: Orch, names: tuple[str, ...], cod
     here = silenced(lan.lan(*THREE), *names)
     ran = orch("runs", on=here)
     assert (ran.code, "no runs yet" in ran.err) == (code, not names)
-    told = orch("runs", "--json", on=here)
-    assert (told.code, list(json_data(told.out)["unreachable"])) == (code, list(names))
+    data = orch("runs", "--json", on=here)
+    assert (data.code, list(json_data(data.out)["unreachable"])) == (code, list(names))
 
 
 def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
@@ -46,13 +46,13 @@ def test_status_of_a_run_that_no_node_shows(orch: Orch) -> None:
     assert ran.code == 1
     assert ran.out.startswith(f"run {run}  failed  step 7 · loss 1.250\nas of 20")
     assert "from the record on this computer: no node shows it now\n" in ran.out
-    told = json_data(orch("status", run, "--json", on=silenced(here, *THREE)).out)
-    assert (told["state"], told["last_event"]["step"], list(told["unreachable"])) == ("failed", 7, list(THREE))
-    assert datetime.fromisoformat(told["as_of"]).utcoffset() is not None
+    data = json_data(orch("status", run, "--json", on=silenced(here, *THREE)).out)
+    assert (data["state"], data["last_event"]["step"], list(data["unreachable"])) == ("failed", 7, list(THREE))
+    assert datetime.fromisoformat(data["as_of"]).utcoffset() is not None
 
 
 def test_a_silent_node_that_takes_no_part_is_not_asked_for_its_claim(orch: Orch) -> None:
-    """It did not answer a moment before, and costs its time limit each time."""
+    """Such a node did not answer a moment before, and costs its time limit each time."""
     here = lan.lan(*THREE, says=(lan.written(40),), ends_with=1)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
@@ -117,7 +117,7 @@ def test_times_are_local_and_say_so(orch: Orch, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(known: bool) -> None:
+def test_following_waits_for_a_node_that_is_away_and_continues_with_the_others(known: bool) -> None:
     """`known`: whether its container was found before it went away."""
     scene = Scene()
     plan, containers = scene.begin()
@@ -125,9 +125,9 @@ def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(kno
         scene.engines["beta"].pull()
         containers = tuple(one if one.node.name != "beta" else type(one)(
             node=one.node, node_rank=one.node_rank, id="") for one in containers)  # fmt: skip
-    heard: list[RunEvent] = []
+    received: list[RunEvent] = []
     for happening in follow(containers, RunRecord(plan.run_id), patient=True, pause=scene.time.pause, tick_s=0.005):
-        heard.append(happening)
+        received.append(happening)
         if isinstance(happening, Tick):
             scene.time.pass_(10)
         elif isinstance(happening, RunLine) and happening.node == "beta" and known:
@@ -141,7 +141,7 @@ def test_following_waits_for_a_node_that_is_away_and_goes_on_with_the_others(kno
             scene.say("beta", "[rank1]: here again")
         elif isinstance(happening, RunLine) and happening.text == "here again":
             scene.finish()
-    texts = [happening.text for happening in heard if isinstance(happening, RunLine) and happening.node == "beta"]
+    texts = [happening.text for happening in received if isinstance(happening, RunLine) and happening.node == "beta"]
     assert [text for text in texts if "@orch" not in text] == ["here again"]
     assert len(texts) == 2
-    assert [type(one) for one in heard if isinstance(one, NodeLost | NodeBack)] == [NodeLost, NodeBack]
+    assert [type(one) for one in received if isinstance(one, NodeLost | NodeBack)] == [NodeLost, NodeBack]

@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever the machines."""
+"""Properties of every plan, whatever the machines."""
 
 from __future__ import annotations
 

@@ -73,18 +73,18 @@ def test_a_rung_that_is_asked_for_and_fewer_nodes(orch: Orch) -> None:
     assert found["samples_per_step"] == 40  # two of three ranks, each with its batch
     same = ("--global-batch-size", "60")
     keep(SavedMeasurement(**{**vars(MEASUREMENT), "command": (*COMMAND, *same)}))
-    told = json_data(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
-    assert told["samples_per_step"] == 60
+    data = json_data(orch("plan", "--json", "--nodes", "beta,gamma", "--", *COMMAND, *same).out)
+    assert data["samples_per_step"] == 60
 
 
-def test_what_was_not_measured_is_said_with_the_line_that_does(orch: Orch) -> None:
+def test_a_missing_measurement_is_reported_with_the_line_that_makes_it(orch: Orch) -> None:
     ran = orch("plan", "--nodes", "2", "--", *COMMAND, "--epochs", "3")
     assert ran.code == 3
     assert "gpt2 --batch-size 2 was not measured yet on alpha, beta" in ran.err
     assert "→ orch bench --nodes 2 -- gpt2 --batch-size 2" in ran.err
 
 
-def test_it_measures_where_it_is_told_to(orch: Orch) -> None:
+def test_it_measures_on_request(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(event("measured", **measured()),))
     ran = orch("plan", "--measure", "--json", "--", *COMMAND, on=here)
     assert (ran.code, here.containers) == (0, {})

@@ -1,4 +1,4 @@
-"""What runs in the container: torchrun's words, and what it starts."""
+"""Command in the container: torchrun's words, and what it starts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_processes_of_one_computer_share_everything() -> None:
     assert preflight(fleet) == []
 
 
-def test_a_clock_behind_is_said_to_be_behind() -> None:
+def test_a_clock_behind_is_reported_as_behind() -> None:
     assert "5 s behind" in preflight([lan.facts("alpha", clock_offset_s=-5.0)])[0].message
 
 

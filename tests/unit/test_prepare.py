@@ -1,4 +1,4 @@
-"""What the container that prepares data gets to see, and in which words."""
+"""Input of the container that prepares data, and its words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_files_and_folders_among_the_words_are_brought_along(tmp_path: Path, mon
     ]  # fmt: skip
 
 
-def test_where_the_data_goes_is_said_elsewhere() -> None:
+def test_the_place_of_the_data_is_printed_elsewhere() -> None:
     for words in (["--data-dir", "x"], ["--data-dir=x"]):
         with pytest.raises(UsageError, match="orch prepare --data DIR"):
             with_sources(words)
@@ -60,13 +60,13 @@ def test_sources_are_read_only_under_their_own_names() -> None:
     )
 
 
-def test_what_the_container_says_is_told_in_the_users_paths() -> None:
+def test_messages_of_the_container_have_the_users_paths() -> None:
     words = ["--csv", SourcePath(path="/home/ana/my texts/a.csv", typed="my texts/a.csv")]
     spec = prepare_container(
         image="", workload="text", words=words, data_dir="/home/ana/mine/Data", user="1:1", environment={}
     )
-    said = "/workspace/sources/1/a.csv:3: nothing in comentario\n/workspace/Data: prepared"
-    assert user_paths(said, spec, Path("mine/Data"), words) == (
+    message = "/workspace/sources/1/a.csv:3: nothing in comentario\n/workspace/Data: prepared"
+    assert user_paths(message, spec, Path("mine/Data"), words) == (
         "my texts/a.csv:3: nothing in comentario\nmine/Data: prepared"
     )
 
@@ -92,7 +92,7 @@ def test_the_next_line_has_the_numbers_and_paths_of_the_user(orch: Orch, texts: 
     assert "entries, fewer than --vocab-size 9000" in ran.err
 
 
-def test_an_error_is_said_once_and_leaves_no_folder(orch: Orch, texts: Path) -> None:
+def test_an_error_is_printed_once_and_leaves_no_folder(orch: Orch, texts: Path) -> None:
     texts.write_text("Hola")
     ran = orch("prepare", "--engine", "process", "--text", str(texts), "--vocab-size", "300")
     assert ran.code == 3
@@ -127,16 +127,16 @@ def test_data_of_another_workload_is_replaced_only_where_somebody_agrees(orch: O
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--", "gtp2"), "no workload 'gtp2' (did you mean gpt2?)"),
         (("--", "vision", "--image", "photos"), "(did you mean --images?)"),
         (("vision",), "the following arguments are required: --images"),
     ],
 )
-def test_words_that_cannot_be_prepared_are_refused_here(orch: Orch, words: tuple[str, ...], said: str) -> None:
+def test_words_that_cannot_be_prepared_are_refused_here(orch: Orch, words: tuple[str, ...], message: str) -> None:
     ran = orch("prepare", *words)  # with no engine that could be asked
-    assert (ran.code, said in ran.err) == (2, True), ran.err
+    assert (ran.code, message in ran.err) == (2, True), ran.err
     assert not Path("Data").exists()
 
 

@@ -1,4 +1,4 @@
-"""How far builds and transfers are, where there is no terminal."""
+"""Progress of builds and transfers, where there is no terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLACED = (
 
 
 class Screen:
-    """Not a terminal, with a clock that stands still."""
+    """Screen that is no terminal, with a clock that does not advance."""
 
     def __init__(self) -> None:
         self.file = io.StringIO()
@@ -48,7 +48,7 @@ class Screen:
         return self.file.getvalue().splitlines()
 
 
-def test_a_transfer_is_said_now_and_then_and_at_its_end() -> None:
+def test_a_transfer_is_reported_now_and_then_and_at_its_end() -> None:
     screen = Screen()
     with screen.view as view:
         for done in range(0, 400_000_001, 1_000_000):

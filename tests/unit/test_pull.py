@@ -64,9 +64,9 @@ def orch(here: Shelves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     def run(*argv: str) -> Ran:
         with connecting_by(here.connect):
             code = main(["pull", *argv])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Ran(code, said.out, said.err)
+        output = capsys.readouterr()
+        assert "Traceback" not in output.err
+        return Ran(code, output.out, output.err)
 
     return run
 
@@ -82,7 +82,7 @@ CHECKPOINT = {f"checkpoints/step-00000080/{name}" for name in ("state.pt", "voca
 
 
 def test_all_that_the_run_wrote_comes_once(orch: Orch) -> None:
-    """Not the code that it was launched with, nor orch's own files; a file that differs is stored by node."""
+    """The code that it was launched with stays, as orch's own files do; a file that differs is stored by node."""
     ran = orch()
     assert ran.code == 0, ran.err
     came = files_in(HERE)
@@ -253,8 +253,8 @@ def test_an_archive_with_anything_else_names_the_node_and_the_others_come(
 
 def test_a_file_that_the_node_does_not_send_is_named(orch: Orch, here: Shelves) -> None:
     def less(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
-        kept = [word for word in argv if word != "code/out/model v1.pt"]
-        return play(kept if _asks_for_archive(argv) else argv, stdin, timeout_s)
+        saved = [word for word in argv if word != "code/out/model v1.pt"]
+        return play(saved if _asks_for_archive(argv) else argv, stdin, timeout_s)
 
     here.nodes["alpha"].programs = less
     ran = orch()

@@ -1,4 +1,4 @@
-"""What does not get through is told once, by the largest thing that explains it, and with a fix to paste."""
+"""Findings about what does not get through: one, for the largest thing that explains it, with a fix to paste."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found(fleet: Sequence[Examined]) -> list[Finding]:
     return [*of_one, *(finding for check in (*network.CHECKS, *firewall.CHECKS) for finding in check(fleet))]
 
 
-def told(fleet: Sequence[Examined]) -> list[tuple[str, str, str]]:
+def reported(fleet: Sequence[Examined]) -> list[tuple[str, str, str]]:
     return [(finding.id, finding.severity.value, finding.node) for finding in found(fleet)]
 
 
@@ -61,13 +61,13 @@ def told(fleet: Sequence[Examined]) -> list[tuple[str, str, str]]:
     ],
 )
 def test_one_fault_is_one_finding(shut: Collection[tuple[str, str]], wall: Firewall, id: str, who: str) -> None:
-    assert told(walled(ways(shut), wall)) == [(id, "error", who)]
+    assert reported(walled(ways(shut), wall)) == [(id, "error", who)]
 
 
-def test_who_lets_nobody_in_does_not_hide_who_gets_nowhere() -> None:
+def test_a_node_that_lets_none_in_does_not_hide_one_that_gets_nowhere() -> None:
     others = ("alpha", "gamma", "epsilon")
     shut = {(name, "beta") for name in (*others, "delta")} | {("delta", name) for name in others}
-    assert told(walled(ways(shut, lan.NAMES), UNKNOWN)) == [
+    assert reported(walled(ways(shut, lan.NAMES), UNKNOWN)) == [
         ("network.no_way_out", "error", "delta"),
         ("firewall.blocks_peers", "error", "beta"),
     ]
@@ -75,7 +75,7 @@ def test_who_lets_nobody_in_does_not_hide_who_gets_nowhere() -> None:
 
 def test_two_nodes_and_one_firewall() -> None:
     two = ways({("alpha", "beta")}, ("alpha", "beta"))
-    assert told(walled(two, WALL)) == [("firewall.blocks_peers", "error", "beta")]
+    assert reported(walled(two, WALL)) == [("firewall.blocks_peers", "error", "beta")]
 
 
 def test_the_fix_opens_what_is_needed_and_no_more() -> None:
@@ -101,28 +101,31 @@ def test_large_packets_are_lost_by_who_sends_them() -> None:
 
 def test_a_try_that_was_not_made_is_no_fault() -> None:
     unasked = beta(paths=(), network=None, facts=None)
-    assert told([replace(one, paths=tuple(path for path in one.paths if path.peer != "beta")) for one in unasked]) == []
+    assert (
+        reported([replace(one, paths=tuple(path for path in one.paths if path.peer != "beta")) for one in unasked])
+        == []
+    )
 
 
 def test_a_rendezvous_port_that_was_not_tried() -> None:
-    """It is taken: the others tell as much of a firewall."""
+    """A taken port is not tried: the others show as much of a firewall."""
     shut = ways(into("beta"), tries=lambda peer: way(peer, Ended.TIMED_OUT, Ended.TIMED_OUT)[1:])
-    assert told(walled(shut, WALL)) == [("firewall.blocks_peers", "error", "beta")]
+    assert reported(walled(shut, WALL)) == [("firewall.blocks_peers", "error", "beta")]
 
 
 def test_what_the_inventory_chose_is_not_doubted() -> None:
     chosen = lan.spec("beta", interface="eth0")
-    assert told(beta(spec=chosen, network=facts("beta", cable("beta"), WIFI))) == []
+    assert reported(beta(spec=chosen, network=facts("beta", cable("beta"), WIFI))) == []
     tunnel = lan.spec("beta", interface="wg0")
     through = facts("beta", cable("beta"), replace(TUNNEL, mtu=1500))
-    assert told(beta(spec=tunnel, network=through, **routed_by("wg0"))) == []
+    assert reported(beta(spec=tunnel, network=through, **routed_by("wg0"))) == []
 
 
 def test_an_interface_that_is_down_or_has_no_address() -> None:
-    for changes, lacks in (({"up": False}, "which is down"), ({"addresses": ()}, "which has no IPv4 address")):
+    for changes, missing in (({"up": False}, "which is down"), ({"addresses": ()}, "which has no IPv4 address")):
         own = facts("beta", cable("beta"), cable("beta", name="eth1", **changes))
         (finding,) = found(beta(spec=lan.spec("beta", interface="eth1"), network=own, **routed_by("eth1")))
-        assert lacks in finding.message
+        assert missing in finding.message
         assert finding.fix.startswith("in the inventory: nodes.beta.interface: eth0")
 
 
@@ -135,10 +138,10 @@ def test_a_stranger_that_answers_for_an_address() -> None:
 
 def test_a_repeater_that_answers_for_several_is_none() -> None:
     repeater = {"10.0.0.12": "aa:aa:aa:aa:aa:aa", "10.0.0.13": "aa:aa:aa:aa:aa:aa"}
-    assert told([node("alpha", network=facts("alpha", neighbours=repeater)), node("beta"), node("gamma")]) == []
+    assert reported([node("alpha", network=facts("alpha", neighbours=repeater)), node("beta"), node("gamma")]) == []
 
 
-def test_one_machine_under_two_names_is_told_elsewhere() -> None:
+def test_one_machine_under_two_names_is_reported_elsewhere() -> None:
     both = cable("beta", addresses=("10.0.0.12/24", "10.0.0.13/24"))
     engine = lan.facts("beta", peers=()).engine
     same = [
@@ -146,11 +149,11 @@ def test_one_machine_under_two_names_is_told_elsewhere() -> None:
         node("gamma", network=facts("gamma", replace(both, mac=mac_of("gamma"))), paths=()),
     ]
     twins = [replace(one, facts=lan.facts(one.name, peers=(), engine=engine)) for one in same]
-    assert told(twins) == []
+    assert reported(twins) == []
 
 
 @pytest.mark.parametrize("answer", ["127.0.1.1", "127.0.0.1"])
-def test_the_hosts_file_is_mended_without_hurting_localhost(answer: str) -> None:
+def test_the_hosts_file_is_repaired_without_hurting_localhost(answer: str) -> None:
     (finding,) = found(beta(network=facts("beta", own_name_answers=(answer,))))
     assert (finding.id, finding.severity.value) == ("network.own_name_loops", "info")
     assert "echo '10.0.0.12 beta' | sudo tee -a /etc/hosts" in finding.fix
@@ -158,7 +161,7 @@ def test_the_hosts_file_is_mended_without_hurting_localhost(answer: str) -> None
 
 
 def test_a_lone_node_and_one_reached_by_loopback_hear_nothing_of_their_own_name() -> None:
-    """Nobody else is to reach them by it, and the fix would lead the name to where it leads already."""
+    """No other node is to reach them by it, and the fix would lead the name to where it leads already."""
     loops = {"network": facts("beta", own_name_answers=("127.0.1.1",)), "paths": ()}
     lone = node("beta", **loops)
     local = replace(lone, facts=lan.facts("beta", peers=(), address="127.0.0.1"))
@@ -175,8 +178,8 @@ def test_whom_a_firewall_lets_in() -> None:
     assert not Opening(ports="22").admits("10.0.0.12")
 
 
-def test_peers_that_a_whole_interface_lets_in_lack_no_rule() -> None:
-    """Where no node could test it: `ufw allow in on eth0` on the interface of the route."""
+def test_peers_that_a_whole_interface_lets_in_need_no_rule() -> None:
+    """No node could test it: `ufw allow in on eth0` on the interface of the route."""
     for interface, ids in (("eth0", []), ("eth9", ["firewall.no_rule"])):
         wall = Firewall(tool="ufw", active=True, openings=(Opening(interface=interface),))
         fleet = walled(untried(), wall)

@@ -29,7 +29,7 @@ def source(run_id: str = "r1", **acting: Any) -> Any:
 
 
 def texts(lines: list[RunLine]) -> list[tuple[str, str]]:
-    return [(said.node, said.text) for said in lines]
+    return [(line.node, line.text) for line in lines]
 
 
 def gather_lines(found: LogSource, wanted: Filter) -> list[RunLine]:
@@ -62,8 +62,8 @@ def test_filters(wanted: Filter, expected: list[tuple[str, str]]) -> None:
 
 
 def test_a_tail_counts_the_lines_that_people_see() -> None:
-    said = (lan.event("started"), "[rank0]: one", "[rank0]: two", *(lan.event("step", step=n) for n in range(9)))
-    here = lan.lan("alpha", says=said)
+    message = (lan.event("started"), "[rank0]: one", "[rank0]: two", *(lan.event("step", step=n) for n in range(9)))
+    here = lan.lan("alpha", says=message)
     launch(here.nodes, lan.plan(("alpha",)))
     found = resolve_logs(list(here.nodes.values()), None)
     shown = [text for _, text in texts(gather_lines(found, Filter(tail=1))) if not text.startswith("@orch")]
@@ -86,9 +86,9 @@ def test_lines_outlive_the_containers() -> None:
 
     nodes = [one.node for one in found.containers]
     for wanted in (None, "r1", "r"):
-        kept = resolve_logs(nodes, wanted)
-        assert (kept.run_id, kept.running, kept.names) == ("r1", False, TWO)
-        assert texts(gather_lines(kept, Filter())) == ALL
+        saved = resolve_logs(nodes, wanted)
+        assert (saved.run_id, saved.running, saved.names) == ("r1", False, TWO)
+        assert texts(gather_lines(saved, Filter())) == ALL
 
 
 def test_a_run_on_the_nodes_comes_before_a_remembered_one() -> None:

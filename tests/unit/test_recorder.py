@@ -1,4 +1,4 @@
-"""Who records a run: killed, stopped, on two computers, on a full disk; and others that read what it stores."""
+"""Recorder of a run: killed, stopped, on two computers, on a full disk; and readers of what it stores."""
 
 from __future__ import annotations
 

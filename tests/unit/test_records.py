@@ -24,7 +24,7 @@ from orchestrator.store.run_record import RunRecord, plan_name, recorded_runs
 from tests import lan
 
 
-def said(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> RunLine:
+def line_of(second: int, text: str = "hello", node: str = "alpha", node_rank: int = 0) -> RunLine:
     return RunLine(time=lan.moment(second), node=node, node_rank=node_rank, rank=node_rank, text=text)
 
 
@@ -34,7 +34,7 @@ def keep(record: RunRecord, *lines: RunLine) -> None:
             log.add(line)
 
 
-def test_plan_and_outcome_are_kept() -> None:
+def test_plan_and_outcome_are_saved() -> None:
     record, plan = RunRecord("r1"), lan.plan()
     assert (record.plan(), record.outcome()) == (None, None)
     record.save_plan(plan)
@@ -60,7 +60,7 @@ def test_an_outcome_cut_short_is_none(text: str) -> None:
 
 def test_lines_are_merged_in_order_of_time() -> None:
     record = RunRecord("r1")
-    lines = [said(2), said(3, node="beta", node_rank=1), said(4)]
+    lines = [line_of(2), line_of(3, node="beta", node_rank=1), line_of(4)]
     keep(record, lines[2], lines[1], lines[0])
     assert list(record.lines()) == lines
     assert list(record.lines("alpha")) == [lines[0], lines[2]]
@@ -74,24 +74,24 @@ def test_two_followers_of_one_run_keep_each_line_once() -> None:
     with record.open_log("alpha", since="") as first, record.open_log("alpha", since="") as second:
         for log, seconds in ((first, (1, 2)), (second, (1, 2, 3)), (first, (3, 4, 5)), (second, (4, 5))):
             for one in seconds:
-                log.add(said(one))
+                log.add(line_of(one))
             record.settle()
-    assert list(record.lines()) == [said(1), said(2), said(3), said(4), said(5)]
+    assert list(record.lines()) == [line_of(1), line_of(2), line_of(3), line_of(4), line_of(5)]
 
 
 def test_a_line_cut_short_is_left_out_and_harms_no_other() -> None:
     """A crash in the middle of a line: the next line begins on its own, and the cut one comes again."""
     record = RunRecord("r1")
-    keep(record, said(1), said(2))
+    keep(record, line_of(1), line_of(2))
     file = record.folder / "lines/alpha@.0001.jsonl"
     file.write_bytes(file.read_bytes()[:-9])
-    assert list(record.lines()) == [said(1)]
+    assert list(record.lines()) == [line_of(1)]
 
-    keep(record, said(2), said(3))
-    assert list(record.lines()) == [said(1), said(2), said(3)]
+    keep(record, line_of(2), line_of(3))
+    assert list(record.lines()) == [line_of(1), line_of(2), line_of(3)]
 
 
-def test_what_was_not_kept_is_fetched_again_once() -> None:
+def test_missing_lines_are_fetched_again_once() -> None:
     engine = FakeEngine("alpha")
     id = engine.create(lan.plan().nodes[0].container)
     container = RunningContainer(node=FakeNode("alpha", engine=engine), node_rank=0, id=id)
@@ -122,7 +122,8 @@ LINES = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=LINES)
 def test_merging_loses_and_invents_nothing(lines: list[RunLine]) -> None:
-    """However the nodes' lines come in: sorted by time, each once, a node's own order kept where times are equal."""
+    """Any order of the nodes' lines comes out sorted by time, each once, a node's own order kept where times are
+    equal."""
     record = RunRecord(f"example-{next(EXAMPLE)}")
     keep(record, *lines)
 
@@ -177,7 +178,7 @@ def test_everything_of_a_run_is_for_its_user_alone(state: Path) -> None:
         record.save_outcome("failed", "exit code 3")
         record.mark_stopping()
         record.claim(lan.plan(), ["alpha"], "replan")
-        keep(record, said(1))
+        keep(record, line_of(1))
         with only_supervisor(record):
             pass
     finally:

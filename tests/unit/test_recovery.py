@@ -1,4 +1,4 @@
-"""What is decided for a run that something befell: a table of events and clock in, decisions out."""
+"""Decisions for a run after a fault: a table of events and clock in, decisions out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ POLICY = Policy(max_restarts=2, node_timeout_s=120.0, min_nodes=0, no_answer_s=3
 MAY_SHRINK = replace(POLICY, min_nodes=2)
 
 
-def told(by: str, kind: str, /, **values: object) -> RunLine:
+def reported(by: str, kind: str, /, **values: object) -> RunLine:
     """A supervisor's line."""
     text = lan.event(kind, **values).partition(": ")[2]
     return RunLine(time="", node=by, node_rank=NAMES.index(by), rank=None, text=text)
@@ -150,24 +150,28 @@ def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
 
 def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
     over = {"outcome": "user", "node": "gamma"}
-    story: Story = [(0, told("gamma", "finished", **over)), (1, told("alpha", "finished", **over)), *all_end(1, 2.0)]
+    story: Story = [
+        (0, reported("gamma", "finished", **over)),
+        (1, reported("alpha", "finished", **over)),
+        *all_end(1, 2.0),
+    ]
     assert outcome(story) == [(1, DisableRestart(nodes=NAMES)), (2.0, End())]
-    frozen: Story = [(0, told("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
+    frozen: Story = [(0, reported("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
     assert outcome(frozen) == [(LEAVE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
 def test_engines_are_asked_once_not_to_start_again_what_has_failed() -> None:
-    failed = told("alpha", "finished", outcome="user", node="gamma")
-    story: Story = [(0, failed), (1, told("alpha", "finished", outcome="user")), (2, ended("beta", 1)), (3, Tick())]
+    failed = reported("alpha", "finished", outcome="user", node="gamma")
+    story: Story = [(0, failed), (1, reported("alpha", "finished", outcome="user")), (2, ended("beta", 1)), (3, Tick())]
     assert outcome(story) == [(0, DisableRestart(nodes=NAMES))]
-    assert outcome([(0, told("alpha", "finished", outcome="done")), (1, Tick())]) == []
-    assert outcome([(0, told("beta", "finished", outcome="user")), (1, Tick())]) == []
+    assert outcome([(0, reported("alpha", "finished", outcome="done")), (1, Tick())]) == []
+    assert outcome([(0, reported("beta", "finished", outcome="user")), (1, Tick())]) == []
 
 
 def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
     story: Story = [
         (0, lost("gamma")),
-        (1, told("alpha", "finished", outcome="done")),
+        (1, reported("alpha", "finished", outcome="done")),
         (2, ended("alpha", 0)),
         (3, ended("beta", 0)),
     ]
@@ -175,23 +179,26 @@ def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
 
 
 def test_a_node_that_could_not_be_stopped_is_not_waited_for_though_it_writes_again() -> None:
-    used = told("alpha", "resources", resources={"cpu_percent": 1, "cpus": 1, "ram_used_mib": 1, "ram_limit_mib": 2})
+    used = reported(
+        "alpha", "resources", resources={"cpu_percent": 1, "cpus": 1, "ram_used_mib": 1, "ram_limit_mib": 2}
+    )
     story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, lost("alpha")), (13, used), (14, ended("gamma", 143))]
     assert outcome(story) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (14, End())]
 
 
-@pytest.mark.parametrize("later", [told("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
+@pytest.mark.parametrize("later", [reported("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
 def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
-    """What its ranks and nodes report after the others were stopped does not undo the failure."""
+    """Reports of its ranks and nodes after the others were stopped do not undo the failure."""
     story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, later), (13, ended("alpha", 143))]
     killed: Story = [(16, ended("gamma", 137)), (16 + KILLED_S, Tick())]
     assert outcome([*story, *killed]) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (16, End())]
 
 
 def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
-    again = told("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
+    again = reported("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
     assert (
-        outcome([(0, again), (1, told("alpha", "generation", generation=2)), (50, rank("beta")), (900, Tick())]) == []
+        outcome([(0, again), (1, reported("alpha", "generation", generation=2)), (50, rank("beta")), (900, Tick())])
+        == []
     )
 
 
@@ -221,8 +228,8 @@ def test_one_whose_memory_ran_out_is_not() -> None:
     assert outcome(story) == [(SETTLE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
-def test_one_that_had_said_its_last_word_is_not() -> None:
-    story: Story = [(0, told("gamma", "finished", outcome="stopped")), (1, ended("gamma", 143)), (2, Tick())]
+def test_one_that_had_reported_its_end_is_not() -> None:
+    story: Story = [(0, reported("gamma", "finished", outcome="stopped")), (1, ended("gamma", 143)), (2, Tick())]
     assert outcome(story) == []
 
 
@@ -243,7 +250,7 @@ def test_a_stop_from_another_controller() -> None:
     assert outcome(hard) == [(2.0, End())]
 
 
-def test_one_node_that_was_told_to_stop_is_started_again() -> None:
+def test_one_node_that_was_asked_to_stop_is_started_again() -> None:
     story: Story = [(0, ended("gamma", 143)), (KILLED_S, Tick())]
     assert outcome(story) == [(KILLED_S, StartContainer(node="gamma"))]
 
@@ -252,7 +259,7 @@ def test_one_node_that_was_told_to_stop_is_started_again() -> None:
 
 
 def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, RunEvent]:
-    return now, told("alpha", "waiting", nodes=list(names), seconds=seconds)
+    return now, reported("alpha", "waiting", nodes=list(names), seconds=seconds)
 
 
 def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
@@ -260,7 +267,7 @@ def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
     assert outcome(story) == [(220, GiveUp(nodes=("gamma",), seconds=120))]
 
 
-def test_or_it_goes_on_without() -> None:
+def test_or_it_continues_without() -> None:
     story: Story = [(100, lost("gamma")), (220, Tick())]
     assert outcome(story, MAY_SHRINK) == [(220, Replan(without=("gamma",), left=("alpha", "beta")))]
 
@@ -279,7 +286,7 @@ def test_who_comes_back_in_time_is_not_given_up() -> None:
     assert outcome([(100, lost("gamma")), (200, back("gamma")), (400, Tick())]) == []
 
 
-def test_ranks_that_go_on_speak_for_a_node_that_only_the_supervisor_lost() -> None:
+def test_ranks_that_continue_speak_for_a_node_that_only_the_supervisor_lost() -> None:
     story = [(100.0, lost("gamma")), *((110.0 + n, rank("alpha")) for n in range(0, 600, 10)), (760.0, Tick())]
     assert outcome(story) == []
     assert outcome([*story, (820.0, Tick())]) == [(820.0, GiveUp(nodes=("gamma",), seconds=120))]
@@ -291,21 +298,21 @@ def test_who_is_waited_for_by_the_others_is_gone_though_the_supervisor_reaches_i
     assert outcome(story, MAY_SHRINK) == [(210, Replan(without=("gamma",), left=("alpha", "beta")))]
 
 
-def test_a_stall_counts_until_it_is_heard_again() -> None:
-    stalled = told("alpha", "stalled", nodes=["gamma"], seconds=8)
-    heard = told("alpha", "recovered", nodes=["gamma"])
-    assert outcome([(100, stalled), (150, heard), (400, Tick())]) == []
+def test_a_stall_counts_until_its_next_sign() -> None:
+    stalled = reported("alpha", "stalled", nodes=["gamma"], seconds=8)
+    received = reported("alpha", "recovered", nodes=["gamma"])
+    assert outcome([(100, stalled), (150, received), (400, Tick())]) == []
     assert outcome([(100, stalled), waiting(200, "gamma"), (212, Tick())]) == [
         (212, GiveUp(nodes=("gamma",), seconds=120))
     ]
 
 
 def test_a_new_epoch_ends_all_waiting() -> None:
-    assert outcome([waiting(100, "gamma"), (150, told("alpha", "generation", generation=2)), (400, Tick())]) == []
+    assert outcome([waiting(100, "gamma"), (150, reported("alpha", "generation", generation=2)), (400, Tick())]) == []
 
 
 def test_of_the_supervisors_only_rank_0s_knows_who_is_missing() -> None:
-    words = told("beta", "waiting", nodes=["alpha", "gamma"], seconds=500)
+    words = reported("beta", "waiting", nodes=["alpha", "gamma"], seconds=500)
     assert outcome([(600, words), (900, Tick())]) == []
 
 
@@ -320,7 +327,7 @@ def test_who_waits_for_everybody_is_the_one_that_is_cut_off() -> None:
 
 @pytest.mark.parametrize("names", [None, "gamma", [7], ["delta"], {}])
 def test_words_that_make_no_sense_are_not_acted_on(names: object) -> None:
-    story: Story = [(0, told("alpha", "waiting", nodes=names, seconds="long")), (900, Tick())]
+    story: Story = [(0, reported("alpha", "waiting", nodes=names, seconds="long")), (900, Tick())]
     assert outcome(story) == []
 
 
@@ -340,10 +347,10 @@ def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: RunEvent) -
 
 
 def test_a_stop_from_elsewhere_is_not_undone_where_a_node_is_silent() -> None:
-    stops: Story = [(100, lost("gamma")), (101, told("alpha", "stopped"))]
+    stops: Story = [(100, lost("gamma")), (101, reported("alpha", "stopped"))]
     both: Story = [(102, ended("alpha", 143)), (103, ended("beta", 143)), (200, Tick())]
     assert outcome([*stops, *both]) == [(103, End())]
-    shut_down = outcome([stops[0], *both])  # two machines that are started anew, say: nobody asked the ranks
+    shut_down = outcome([stops[0], *both])  # such as two machines that restart: the ranks were not asked
     assert shut_down == [(200, StartContainer(node="alpha")), (200, StartContainer(node="beta"))]
 
 
@@ -354,7 +361,7 @@ def test_without_patience_the_first_loss_is_the_end() -> None:
 # ── A node that comes back ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
+def test_a_node_that_was_given_up_is_added_at_the_next_checkpoint() -> None:
     story: Story = [(0, CHECKPOINT), (10, back("delta")), (11, rank("alpha")), (20, CHECKPOINT)]
     assert outcome(story, MAY_SHRINK) == [(20, AddNodes(nodes=("delta",)))]
 
@@ -362,7 +369,7 @@ def test_a_node_that_was_given_up_is_taken_in_at_the_next_checkpoint() -> None:
 def test_not_at_one_that_was_not_verified_nor_while_all_ends() -> None:
     bad = replace(CHECKPOINT, text=CHECKPOINT.text.replace("true", "false"))
     assert outcome([(10, back("delta")), (20, bad)], MAY_SHRINK) == []
-    ending: Story = [(10, back("delta")), (19, told("alpha", "finished", outcome="done")), (20, CHECKPOINT)]
+    ending: Story = [(10, back("delta")), (19, reported("alpha", "finished", outcome="done")), (20, CHECKPOINT)]
     assert outcome(ending, MAY_SHRINK) == []
 
 
@@ -380,7 +387,7 @@ HAPPENINGS = st.one_of(
     st.builds(lambda name: ContainerRemoved(node=name, node_rank=NAMES.index(name)), _NODE),
     st.builds(ended, _NODE, st.sampled_from((0, 1, 3, 137, 143, 255)), oom=st.booleans()),
     st.builds(
-        lambda node, kind, names, seconds: told(node, kind, nodes=names, seconds=seconds),
+        lambda node, kind, names, seconds: reported(node, kind, nodes=names, seconds=seconds),
         _NODE, st.sampled_from(_KINDS), _SOME, st.integers(0, 200),
     ),
 )  # fmt: skip
@@ -426,7 +433,7 @@ def test_a_run_whose_containers_have_all_ended_ends(story: list[tuple[float, Run
     assert any(isinstance(decision, LAST) for decision in final)
 
 
-# ── The step of a training that goes on with other nodes ─────────────────────────────────────────────────────────────
+# ── The step of a training that continues with other nodes ────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

@@ -90,14 +90,14 @@ def test_the_controllers_counts_where_a_node_has_another() -> None:
     assert found.id == IMAGE.id
 
 
-def test_where_nobody_has_it_it_is_pulled_once() -> None:
+def test_where_no_node_has_it_it_is_pulled_once() -> None:
     controller, alpha = machine("controller", **{MINE: IMAGE}), machine("alpha")
     (placed,) = provide_reference(MINE, [alpha], FOLDERS, controller, quiet)
     assert placed.builder == "controller"
     assert not any(call[0] == "pull" for call in alpha.engine.calls)
 
 
-def test_where_nobody_can_pull_it_everyone_says_why() -> None:
+def test_where_no_node_can_pull_it_each_reports_why() -> None:
     with pytest.raises(PreflightError) as caught:
         provide_reference(MINE, [machine("alpha")], FOLDERS, machine("controller"), quiet)
     assert "controller: pulling" in str(caught.value)
@@ -207,7 +207,7 @@ def test_a_workload_needs_its_modules() -> None:
     assert found_in(here, "test-ddp")[1] == []
 
 
-def test_a_node_without_it_is_told_how_it_gets_there() -> None:
+def test_a_node_without_it_is_reported_with_the_way_to_get_it() -> None:
     (finding,) = found_in(lan.lan("alpha"))[1]
     assert (finding.id, finding.fix.partition("  ")[0]) == ("image.missing", f"orch build --image {MINE}")
     assert finding.auto_fix

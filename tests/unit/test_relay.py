@@ -84,13 +84,13 @@ class Scene:
         self.digest = folder_digest(self.data)
         self.size = sum((self.data / name).stat().st_size for name in names_in(self.data) if name != "link")
         self.nodes = {name: LocalNode(name, f"127.0.0.{11 + number}") for number, name in enumerate(NAMES)}
-        self.told: list[tuple[str, Progress]] = []
+        self.progress: list[tuple[str, Progress]] = []
         self.direct: list[str] = []
 
     def send(self, content: FolderToSend | None = None) -> dict[str, Outcome[Destination, Delivered]]:
         targets = [Destination(node=node, folder=str(self.copy(name))) for name, node in self.nodes.items()]
         content = content or folder_to_send(self.data, file_sums(self.data, names_in(self.data)))
-        sent = send_folder(content, targets, lambda *it: self.told.append(it), otherwise=self.otherwise)
+        sent = send_folder(content, targets, lambda *it: self.progress.append(it), otherwise=self.otherwise)
         return {outcome.item.node.name: outcome for outcome in sent}
 
     def otherwise(self, target: Destination) -> Delivered:

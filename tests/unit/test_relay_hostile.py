@@ -47,7 +47,7 @@ SCRIPTS = {
 SENT = "                connection.sendall(chunk)\n"
 ZEROS = "                connection.sendall(bytes(len(chunk)))\n"
 FIRST = ("held=sum(self.at), free", f"held={SIZE}, free")
-"""It claims to have everything, and so is to send first."""
+"""Line that claims to have everything, so that the node is to send first."""
 PROGRAMS = {
     "wrong bytes": [FIRST, (SENT, ZEROS)],
     "wrong bytes, and wrong itself": [

@@ -1,4 +1,4 @@
-"""What other machines say, as it is shown: safe, padded, coloured by rank on a terminal alone."""
+"""Display of other machines' text: safe, padded, coloured by rank on a terminal alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from orchestrator.state.verdict import verdict
 from tests import lan
 
 
-def said(text: str, *, node: str = "beta", node_rank: int = 1, rank: int | None = 1) -> RunLine:
+def line_of(text: str, *, node: str = "beta", node_rank: int = 1, rank: int | None = 1) -> RunLine:
     return RunLine(time=lan.moment(1), node=node, node_rank=node_rank, rank=rank, text=text)
 
 
@@ -66,7 +66,7 @@ def test_printable(text: str, left: str) -> None:
 
 
 TURNS = {"LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Of Unicode's classes, those of the signs that turn the direction of what follows."""
+"""Classes of Unicode's signs that turn the direction of what follows."""
 
 
 @given(st.text() | st.text("ab\u202e\u2066\x1b[]0;m\x07"))
@@ -78,21 +78,21 @@ def test_nothing_that_moves_the_cursor_is_left(text: str) -> None:
 
 
 def test_a_line_is_padded_to_the_longest_name() -> None:
-    assert log_line(said("step 1"), width=7).plain == "[1 beta   ] step 1"
-    assert log_line(said("step 1", node="epsilon", node_rank=4), width=7).plain == "[4 epsilon] step 1"
+    assert log_line(line_of("step 1"), width=7).plain == "[1 beta   ] step 1"
+    assert log_line(line_of("step 1", node="epsilon", node_rank=4), width=7).plain == "[4 epsilon] step 1"
 
 
 def test_the_rank_is_shown_where_nodes_have_several() -> None:
-    assert log_line(said("a", rank=3), width=4, several_ranks=True).plain == "[1 beta r3] a"
-    assert log_line(said("a", rank=None), width=4, several_ranks=True).plain == "[1 beta   ] a"
+    assert log_line(line_of("a", rank=3), width=4, several_ranks=True).plain == "[1 beta r3] a"
+    assert log_line(line_of("a", rank=None), width=4, several_ranks=True).plain == "[1 beta   ] a"
 
 
 def test_words_of_a_node_are_no_markup() -> None:
-    assert shown(log_line(said("[/b] [red]x[/red] :smile:"), width=4)) == "[1 beta] [/b] [red]x[/red] :smile:\n"
+    assert shown(log_line(line_of("[/b] [red]x[/red] :smile:"), width=4)) == "[1 beta] [/b] [red]x[/red] :smile:\n"
 
 
 def test_colour_is_by_rank_and_for_terminals_alone() -> None:
-    line = log_line(said("step 1"), width=4)
+    line = log_line(line_of("step 1"), width=4)
     assert "\x1b[" not in shown(line)
     assert shown(line, terminal=True).startswith("\x1b[32m[1 beta]\x1b[0m")
     assert [colour_of(rank) for rank in (0, 1, 8)] == [COLOURS[0], COLOURS[1], COLOURS[0]]
@@ -100,15 +100,15 @@ def test_colour_is_by_rank_and_for_terminals_alone() -> None:
 
 def test_no_colour_where_the_user_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[3" not in shown(log_line(said("step 1"), width=4), terminal=True)
+    assert "\x1b[3" not in shown(log_line(line_of("step 1"), width=4), terminal=True)
 
 
 def test_events_are_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    event = said(f'{EVENT_MARK}{{"event": "step", "step": 3}}')
+    event = line_of(f'{EVENT_MARK}{{"event": "step", "step": 3}}')
     for as_json in (False, True):
         printer = LogPrinter(names=["beta"], as_json=as_json)
         printer.print(event)
-        printer.print(said("talk"))
+        printer.print(line_of("talk"))
     people, *programs = capsys.readouterr().out.splitlines()
     assert people == "[1 beta] talk"
     assert [json.loads(line).get("event") for line in programs] == [{"kind": "step", "rank": 1, "step": 3}, None]
@@ -116,14 +116,14 @@ def test_events_are_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @given(st.text())
 def test_a_line_as_json_keeps_its_text_and_is_one_line(text: str) -> None:
-    line = log_json(said(text))
+    line = log_json(line_of(text))
     assert json.loads(line)["text"] == text
     assert "\n" not in line
 
 
 def event(kind: str, node: str, **values: object) -> RunLine:
     rank = lan.NAMES.index(node)
-    return said(f"{EVENT_MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
+    return line_of(f"{EVENT_MARK}{json.dumps({'event': kind, **values})}", node=node, node_rank=rank, rank=rank)
 
 
 def test_phases_from_the_first_container_to_the_first_step() -> None:
@@ -172,7 +172,7 @@ def test_a_program_that_reports_nothing_has_joined_and_trained_once_its_optimize
     assert after(collectives_per_step=1.0) == {("beta", MASTER), ("beta", STEP), ("beta", JOINED)}
 
 
-def test_nobody_waits_where_all_are_level() -> None:
+def test_no_line_waits_where_all_are_level() -> None:
     assert Phases(plan=lan.plan()).waiting() == ""
 
 
@@ -243,9 +243,9 @@ def test_a_run_is_shown_with_what_its_nodes_use() -> None:
     assert "149 %  3.0/4.0 GiB + 1.5 swap  97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature" in first
     assert second.strip() == "97 %, 3.5/4.0 GiB, 84 °C, slowed by temperature"
     assert "GiB" not in title + other
-    told = json.loads(json.dumps(run_data(state, verdict(state, AT), AT)))["members"]
-    assert (told[0]["resources"]["t"], told[0]["resources"]["gpus"][1]["temperature_c"]) == (AT, 84)
-    assert told[1]["resources"] is None
+    data = json.loads(json.dumps(run_data(state, verdict(state, AT), AT)))["members"]
+    assert (data[0]["resources"]["t"], data[0]["resources"]["gpus"][1]["temperature_c"]) == (AT, 84)
+    assert data[1]["resources"] is None
 
 
 def test_a_run_is_shown_with_what_each_node_says_and_nothing_of_it_is_markup() -> None:

@@ -128,9 +128,9 @@ def test_links_are_not_followed(here: Shelves, tmp_path: Path) -> None:
 def test_the_newest_goes_to_the_next_node_once(here: Shelves) -> None:
     write_checkpoint(here.root("alpha"), 40)
     origin = write_checkpoint(here.root("alpha"), 80, size=3_000_000)
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
 
-    done = replicate(here.all, here.plan, notify=lambda node, now: told.append((node, now.done, now.total)))
+    done = replicate(here.all, here.plan, notify=lambda node, now: reports.append((node, now.done, now.total)))
 
     assert (done.step, done.holders, done.copied, done.failed) == (80, ("beta",), ("beta",), ())
     arrived = here.root("beta") / "runs" / RUN / "checkpoints" / "step-00000080"
@@ -138,7 +138,7 @@ def test_the_newest_goes_to_the_next_node_once(here: Shelves) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (arrived, *arrived.iterdir())} == {0o700, 0o600}
     assert (steps_in(here.root("beta")), steps_in(here.root("gamma"))) == ([80], [])
     size = sum(map(len, content(origin).values()))
-    assert ("beta", size, size) in told
+    assert ("beta", size, size) in reports
 
     before = len(here.nodes["beta"].calls)
     again = replicate(here.all, here.plan)

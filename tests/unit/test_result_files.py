@@ -1,4 +1,4 @@
-"""Which files are results, and how the lists of nodes compare."""
+"""Files that are results, and the comparison of the nodes' lists."""
 
 from __future__ import annotations
 

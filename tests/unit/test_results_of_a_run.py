@@ -26,7 +26,7 @@ class Lan:
     def __init__(self, folder: Path) -> None:
         self.nodes = {name: LocalNode(name) for name in lan.NAMES[:3]}
         self.places = {name: str(folder / name) for name in self.nodes}
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def plan(self, *names: str, **values: Any) -> Plan:
         return lan.plan(names, command=SCRIPT, **values)
@@ -44,7 +44,7 @@ class Lan:
         return code
 
     def notify(self, node: str, progress: Progress) -> None:
-        self.said.append(f"{node}: {progress.text}")
+        self.messages.append(f"{node}: {progress.text}")
 
     def bring(self, before: Plan, after: Plan, *, large: bool = False) -> WrittenResults:
         results = results_of(self.nodes, self.places, before)
@@ -81,7 +81,7 @@ def test_the_next_node_of_rank_0_gets_the_files_of_the_last(tmp_path: Path) -> N
     assert not {"train2.py", "run", "link.pt"} & {path.name for path in beta.iterdir()}
     assert not list(beta.parent.glob(".copying*"))
     assert not lans.folder("gamma", before).exists()  # its agent gets them from beta's
-    assert [line for line in lans.said if "not copied" in line] == [
+    assert [line for line in lans.messages if "not copied" in line] == [
         "beta: run was not copied: code/run: it is a program"
     ]
 
@@ -95,7 +95,7 @@ def test_a_link_on_the_way_is_not_followed(tmp_path: Path) -> None:
     (beta / "out").symlink_to(tmp_path / "elsewhere")
     lans.bring(before, lans.plan("beta", "alpha"))
     assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert any("out is a link there" in line for line in lans.said)
+    assert any("out is a link there" in line for line in lans.messages)
 
 
 def test_nothing_is_copied_where_it_is_not_wanted(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_more_than_the_limit_is_a_question_and_goes_to_every_node(tmp_path: Path
     results = WrittenResults(source="alpha", lists={"alpha": ResultFiles(files=(huge,))})
     assert list(results.wanted(plan)) == ["beta", "gamma"]
     bring_results(lans.nodes, lans.places, plan, results, lans.notify, large=False)
-    assert lans.said == [f"{node}: 10 GB of files are on alpha alone: not copied" for node in ("beta", "gamma")]
+    assert lans.messages == [f"{node}: 10 GB of files are on alpha alone: not copied" for node in ("beta", "gamma")]
     small = replace(results, lists={"alpha": ResultFiles(files=(replace(huge, size=1),))})
     assert small.wanted(plan) == {}
 

@@ -34,7 +34,7 @@ def finish(here: lan.Lan, code: int, *, others: int | None = None) -> None:
 
 
 def half_launched(here: lan.Lan) -> str:
-    """As a controller leaves it that died between two nodes: one runs, one was created, one holds none."""
+    """Leave a run as a controller does that died between two nodes: one runs, one was created, one holds none."""
     plan = lan.plan(THREE, project="here")
     for node in here.nodes.values():
         node.answers = {("sh", "-c", load_plan._READ, "*"): (0, to_json(plan), ""), **node.answers}
@@ -75,8 +75,8 @@ def test_watch_as_json(orch: Orch) -> None:
     run_id = detached(orch, here)
     finish(here, 1, others=0)
     ran = orch("supervise", "--json", on=here)
-    told = json_data(ran.out)
-    assert (ran.code, told["run_id"], told["state"], told["failure"]["node"]) == (1, run_id, "failed", "alpha")
+    data = json_data(ran.out)
+    assert (ran.code, data["run_id"], data["state"], data["failure"]["node"]) == (1, run_id, "failed", "alpha")
 
 
 def test_a_second_supervisor_is_refused(orch: Orch) -> None:
@@ -139,7 +139,7 @@ def test_a_lost_run_is_waited_for_once_a_node_shows_that_it_runs() -> None:
 
 
 def test_while_it_is_watched_the_supervisors_word_counts() -> None:
-    """Between two attempts nothing runs."""
+    """No container runs between two attempts."""
     here, now = lan.lan(*THREE, ends_with=None), [0.0]
     plan = lan.plan(THREE)
     launch(here.nodes, plan)
@@ -162,7 +162,7 @@ def test_while_it_is_watched_the_supervisors_word_counts() -> None:
 # ── Resume and restart ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
+def test_resume_is_the_next_attempt_and_keeps_what_was_given(orch: Orch) -> None:
     here = lan.lan(*THREE, says=DONE)
     words = ("--nodes", "alpha,beta", "--max-restarts", "7", "--node-timeout", "30", "--min-nodes", "1")
     ran = orch("launch", "--json", *words, "--profile", "cpu", "--", "gpt2", "--epochs", "7", on=here)
@@ -176,7 +176,7 @@ def test_resume_is_the_next_attempt_and_keeps_what_was_said(orch: Orch) -> None:
     assert ([part["node"] for part in other["nodes"]], other["min_nodes"]) == (["gamma"], 2)
 
 
-def test_restart_stops_with_a_checkpoint_and_goes_on(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
+def test_restart_stops_with_a_checkpoint_and_continues(orch: Orch, supervisors: list[tuple[str, ...]]) -> None:
     here = lan.lan(*THREE, says=(lan.written(40),), ends_with=None)
     run_id = detached(orch, here)
     lan.keep_checkpoint(here.nodes["alpha"], run_id, 40)
@@ -278,7 +278,7 @@ def test_without_a_name_only_the_one_run_of_mine_is_stopped(orch: Orch) -> None:
 
 
 @pytest.mark.parametrize("command", [("stop",), ("restart", "--yes")], ids=lambda words: words[0])
-def test_where_no_node_answers_nothing_is_said_of_runs(orch: Orch, command: tuple[str, ...]) -> None:
+def test_where_no_node_answers_nothing_is_printed_about_runs(orch: Orch, command: tuple[str, ...]) -> None:
     ran = orch(*command, on=lan.Lan({name: lan.silent(name) for name in THREE}))
     assert ran.code == 4
     assert "no node that answered knows of a run; alpha, beta, gamma did not answer\n  → orch doctor\n" in ran.err
@@ -316,8 +316,8 @@ def test_a_node_that_was_away_as_its_run_was_stopped_is_named_when_it_is_back(or
 
     del beta.failures["containers"], delta.failures["containers"]
     for command in ("status", "runs"):
-        told = f"the run has ended, but its container on beta runs\n  → orch stop {run_id}"
-        assert told in orch(command, on=here).err
+        reported = f"the run has ended, but its container on beta runs\n  → orch stop {run_id}"
+        assert reported in orch(command, on=here).err
     watched = orch("supervise", run_id, on=here)
     assert (watched.code, f"run {run_id} was stopped" in watched.err) == (5, True)
     ended = orch(*ends, *((run_id,) if ends == ("stop",) else ()), on=here)

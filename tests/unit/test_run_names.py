@@ -24,7 +24,7 @@ MINE = (
 class Meant:
     wanted: str | None
     run_id: str | None
-    told: str = ""
+    message: str = ""
     ended: tuple[str, ...] = ()
     """Runs that are not active."""
 
@@ -47,11 +47,11 @@ class Meant:
 )
 def test_an_id_then_a_name_then_a_beginning_and_of_several_the_active_or_the_newest(case: Meant) -> None:
     known = [replace(one, active=one.active and one.run_id not in case.ended) for one in MINE]
-    told: list[str] = []
-    with telling_by(told.append):
+    message: list[str] = []
+    with telling_by(message.append):
         assert resolve(case.wanted, known) == case.run_id
         assert resolve(case.wanted, known, "end") == case.run_id
-    assert told == [case.told] * (2 if case.told else 0)
+    assert message == [case.message] * (2 if case.message else 0)
 
 
 def test_only_what_ends_a_run_refuses_and_only_where_two_are_active() -> None:
@@ -80,7 +80,7 @@ COMMANDS = (
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
 def test_a_name_that_two_runs_have_is_the_active_one(orch: Orch, words: tuple[str, ...]) -> None:
-    """Before: some took the newest without a line, some refused and named themselves as the way out."""
+    """Earlier behavior: some took the newest without a line, some refused and named themselves as the way out."""
     here = lan.lan(*THREE, says=("[rank0]: hello",))
     active = launched(orch, here, "alpha", None)
     launched(orch, here, "beta", 0)

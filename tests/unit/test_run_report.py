@@ -31,13 +31,13 @@ from tests.unit.conftest import Orch
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[31m\x00\u202e\ud800&lt;"
 
 
-def said(second: float, words: str, node: str = "alpha", rank: int | None = 0) -> RunLine:
+def line_of(second: float, words: str, node: str = "alpha", rank: int | None = 0) -> RunLine:
     return RunLine(time=lan.moment(second, round(second % 1 * 1e9)), node=node, node_rank=0, rank=rank, text=words)
 
 
 def event(second: float, kind: str, node: str = "alpha", rank: int | None = 0, **values: object) -> RunLine:
     words = EVENT_MARK + json.dumps({"event": kind, "node": node, "rank": rank, **values})
-    return said(second, words, node, rank)
+    return line_of(second, words, node, rank)
 
 
 def step(number: int, at: float = 0.0, **figures: object) -> RunLine:
@@ -69,7 +69,7 @@ def whole_run() -> list[RunLine]:
         event(36, "resumed", step=10),
         *(step(number, at=36 + number / 100, loss=2.0) for number in range(11, 16)),
         event(37, "sample", text="Once upon"),
-        said(38, "an ordinary line"),
+        line_of(38, "an ordinary line"),
         event(38, "done", step=15, loss=2.0, seconds=20.0),
         event(39, "finished", rank=None, outcome="done"),
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_training_begins_when_the_first_step_ends_however_late_it_is_reported(en
         event(9, "joined"),
         step(1, 21, t=1009.0, ended_at=ended_at),
     ]
-    made = report_of([said(0, "begin"), *lines, said(30, "end")])
+    made = report_of([line_of(0, "begin"), *lines, line_of(30, "end")])
     assert made.phases[-1].name == "train"
     assert made.phases[-1].begin_s == pytest.approx(begin_s)
 
@@ -151,8 +151,8 @@ def test_secrets_of_the_launch_are_hidden() -> None:
 def test_a_failure_has_its_cause() -> None:
     lines = [
         *whole_run()[:12],
-        said(40, "Traceback (most recent call last):", "beta", 1),
-        said(40, "KeyError: 'x'", "beta", 1),
+        line_of(40, "Traceback (most recent call last):", "beta", 1),
+        line_of(40, "KeyError: 'x'", "beta", 1),
         event(40, "failed", "beta", 1, error="KeyError", message="'x'", owner="user", frame="train.py:3 in main"),
     ]
     made = report_of(lines, ("failed", "exit code 1"))
@@ -223,8 +223,8 @@ def hostile_run() -> list[RunLine]:
         event(31, "resources", HOSTILE, None, **USAGE, gpus=[gpu]),
         event(32, "sample", text=HOSTILE),
         event(33, "left_out", HOSTILE, why=HOSTILE),
-        said(34, HOSTILE),
-        said(35, HOSTILE, HOSTILE),
+        line_of(34, HOSTILE),
+        line_of(35, HOSTILE, HOSTILE),
         event(36, "failed", HOSTILE, error=HOSTILE, message=HOSTILE, frame=HOSTILE),
         event(37, "finished", HOSTILE, outcome="user", reason=HOSTILE),
     ]
@@ -304,7 +304,7 @@ def test_json(orch: Orch) -> None:
 
 
 def test_text(orch: Orch) -> None:
-    keep("r1", [*whole_run(), said(41, HOSTILE)])
+    keep("r1", [*whole_run(), line_of(41, HOSTILE)])
     keep("r2", whole_run()[:12])
     out = orch("report", "r1", "--format", "text").out
     assert out.startswith("run r1   succeeded\n")

@@ -160,7 +160,7 @@ def test_a_clock_that_is_set_back_leaves_ages_as_they_are() -> None:
 
 
 def test_a_clock_that_is_behind_leaves_ages_as_they_are() -> None:
-    """That of the coordinator, by 10 minutes: nothing has lasted longer for that."""
+    """The coordinator's clock is behind by 10 minutes: nothing has lasted longer for that."""
 
     def behind(stream: Stream) -> list[Fact]:
         return [

@@ -66,7 +66,7 @@ def four() -> None:
         ("--grep epochs.5", "old-2 old-1"),
         ("--grep ^mine", "mine-4 mine-3"),
         ("--limit 1", "mine-4"),
-        ("--user nobody", ""),
+        ("--user stranger", ""),
     ],
 )
 def test_conditions_hold_for_runs_on_record(orch: Orch, words: str, expected: str) -> None:
@@ -115,7 +115,7 @@ def test_a_table_has_the_newest_and_says_how_many_more(orch: Orch) -> None:
     assert "5 older runs not shown\n  → orch runs --limit 0" in shown.err
     assert re.search(r"r-24 .* 60 min ago|1 h ago", shown.out)
     assert len(orch("runs", "--limit", "0", on=lan.lan(*THREE)).out.splitlines()) == 26
-    assert "no run matches" in orch("runs", "--user", "nobody", on=lan.lan(*THREE)).err
+    assert "no run matches" in orch("runs", "--user", "stranger", on=lan.lan(*THREE)).err
 
 
 @pytest.mark.parametrize(
@@ -369,11 +369,11 @@ def test_code_comes_from_a_node_without_what_the_run_wrote_there(tmp_path: Path)
     place = Place(tmp_path)
     code = next(one for one in artifacts_of(place.first) if one.is_code)
     source = ProjectDir(node=place.nodes["alpha"], folder=place.first.nodes[0].folder)
-    kept = Path(code.place(source))
-    (kept / "output.bin").write_bytes(b"x" * 1000)
+    saved = Path(code.place(source))
+    (saved / "output.bin").write_bytes(b"x" * 1000)
     fetch(code, source, tmp_path / "fetched")
     assert folder_digest(tmp_path / "fetched") == code.digest
     assert not (tmp_path / "fetched" / "output.bin").exists()
-    (kept / "train.py").write_text("print('another')\n")
+    (saved / "train.py").write_text("print('another')\n")
     with pytest.raises(PreflightError, match="has changed since run"):
         fetch(code, source, tmp_path / "again")

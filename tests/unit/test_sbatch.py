@@ -29,7 +29,7 @@ from orchestrator.specs.secret import is_sensitive
 from tests import lan
 
 PRINT_WORDS = "printf '%s\\0' \"$@\"\nexit\n"
-"""In the place of the constant part of a script."""
+"""Script in place of the constant part."""
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=40)
 NASTY = st.sampled_from(
     ["$(touch pwned)", "`id`", "'", '"', "\\", "\n#SBATCH --wrap=x", ";", "&", "-x", "$HOME", "*", "!", "a\tb"]
@@ -239,13 +239,14 @@ def test_a_job_that_is_queued_again_keeps_its_secrets(tmp_path: Path) -> None:
     assert (batch.run / "secrets").exists()
 
 
-@pytest.mark.parametrize(("restarts", "kept"), [("0", False), ("1", True)])
-def test_a_job_that_slurm_itself_queues_again_keeps_its_secrets(tmp_path: Path, restarts: str, kept: bool) -> None:
-    """For a job of a higher priority, or after a lost node: nobody asked the script to queue it again."""
+@pytest.mark.parametrize(("restarts", "saved"), [("0", False), ("1", True)])
+def test_a_job_that_slurm_itself_queues_again_keeps_its_secrets(tmp_path: Path, restarts: str, saved: bool) -> None:
+    """Slurm does so for a job of a higher priority, or after a lost node: the script was not asked to queue it
+    again."""
     shown = f"echo '   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0'"
     batch = Batch(tmp_path, srun="exit 143", scontrol=shown)
     assert batch.process.wait(20) == 143
-    assert (batch.run / "secrets").exists() is kept
+    assert (batch.run / "secrets").exists() is saved
 
 
 @pytest.mark.parametrize(("left", "code"), [("7.0 0", 0), ("7.0 143", 143), ("6.0 0", 1), ("", 1)])

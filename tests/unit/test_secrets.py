@@ -39,24 +39,24 @@ OTHER = "line-one-of-it\nline-two-of-it\n"
 
 def keeper(here: lan.Lan) -> dict[str, dict[str, bytes]]:
     """Lets the nodes of a lan keep secrets: files by node, as the constant scripts ask for."""
-    kept: dict[str, dict[str, bytes]] = {name: {} for name in here.nodes}
+    saved: dict[str, dict[str, bytes]] = {name: {} for name in here.nodes}
 
     def programs(name: str, argv: Sequence[str], stdin: bytes) -> Answer:
         if argv[2] == handed._PLACE:
             top, inner, file = argv[4:]
-            kept[name][f"{top}/{inner}/{file}"] = stdin
+            saved[name][f"{top}/{inner}/{file}"] = stdin
         elif argv[2] == handed._REMOVE:
             folder = "/".join(argv[4:])
-            for path in [path for path in kept[name] if path.startswith(f"{folder}/")]:
-                del kept[name][path]
+            for path in [path for path in saved[name] if path.startswith(f"{folder}/")]:
+                del saved[name][path]
         elif argv[2] == handed._READ:
-            return 0, "\n".join(value.decode() for value in kept[name].values()), ""
+            return 0, "\n".join(value.decode() for value in saved[name].values()), ""
         return 0, "", ""
 
     for name, node in here.nodes.items():
         del node.answers[("sh", "-c", "*")]
         node.programs = lambda argv, stdin, _timeout_s, name=name: programs(name, argv, stdin)
-    return kept
+    return saved
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def assert_nowhere(*texts: object) -> None:
 def test_the_value_reaches_the_nodes_and_nothing_else(orch: Orch, asked: tuple[str, ...], state: Path) -> None:
     says = (f"[rank0]: I have {VALUE}", event("note", text=VALUE), "[rank0]: line-two-of-it", event("done", step=1))
     here = lan.lan(*THREE, says=says, ends_with=None)
-    kept = keeper(here)
+    saved = keeper(here)
 
     ran = orch("launch", "--detach", "--json", *asked, on=here)
     run_id = json_data(ran.out)["run_id"]
     folder = f"/dev/shm/orch-1000/{run_id}/0-beta"
-    assert kept["beta"] == {f"{folder}/HF_TOKEN": VALUE.encode(), f"{folder}/SIGNING": OTHER.encode()}
+    assert saved["beta"] == {f"{folder}/HF_TOKEN": VALUE.encode(), f"{folder}/SIGNING": OTHER.encode()}
     ((spec, _facts),) = here.nodes["beta"].engine.made.values()
     assert [(mount.source, mount.target, mount.read_only) for mount in spec.mounts[1:]] == [
         (f"{folder}/HF_TOKEN", "/run/secrets/HF_TOKEN", True),
@@ -97,7 +97,7 @@ def test_the_value_reaches_the_nodes_and_nothing_else(orch: Orch, asked: tuple[s
     assert logs.out.splitlines() == ["[all 3 nodes] I have ***", "[all 3 nodes] ***"]
     status, stopped = orch("status", "--json", on=here), orch("stop", on=here)
     assert stopped.code == 0
-    assert kept == {name: {} for name in THREE}
+    assert saved == {name: {} for name in THREE}
     calls = [(node.calls, node.engine.calls) for node in here.nodes.values()]
     assert_nowhere(ran, logs, again, status, stopped, spec, calls, RunRecord(run_id).plan(), everything_written(state))
 
@@ -116,47 +116,47 @@ def test_from_a_computer_that_knows_nothing_the_lines_are_hidden_too(
 
 def test_a_run_that_is_watched_to_its_end_leaves_none(orch: Orch, asked: tuple[str, ...], state: Path) -> None:
     here = lan.lan(*THREE, says=(f"[rank0]: I have {VALUE}", event("done", step=1)))
-    kept = keeper(here)
+    saved = keeper(here)
     ran = orch("launch", *asked, on=here)
-    assert (ran.code, kept) == (0, {name: {} for name in THREE})
+    assert (ran.code, saved) == (0, {name: {} for name in THREE})
     assert "I have ***" in ran.out
     assert_nowhere(ran, everything_written(state))
 
 
 def test_clean_takes_them_along(orch: Orch, asked: tuple[str, ...]) -> None:
     here = lan.lan(*THREE, says=(event("done", step=1),))
-    kept = keeper(here)
+    saved = keeper(here)
     orch("launch", "--detach", *asked, on=here)
-    assert all(kept.values())
+    assert all(saved.values())
     assert orch("clean", on=here).code == 0
-    assert not any(kept.values())
+    assert not any(saved.values())
 
 
 def test_a_launch_that_is_undone_takes_them_back(orch: Orch, asked: tuple[str, ...]) -> None:
     here = lan.lan(*THREE)
-    kept = keeper(here)
+    saved = keeper(here)
     here.nodes["gamma"].engine.failures["start"] = EngineError("no space left on device", node="gamma")
     ran = orch("launch", *asked, on=here)
-    assert (ran.code, here.containers, any(kept.values())) == (4, {}, False)
+    assert (ran.code, here.containers, any(saved.values())) == (4, {}, False)
 
 
 def test_a_forecast_leaves_none(orch: Orch, asked: tuple[str, ...]) -> None:
     here = lan.lan(*THREE, says=(event("forecast", **lan.forecast()), event("done", step=0)))
-    kept = keeper(here)
+    saved = keeper(here)
     assert orch("launch", "--forecast", *asked, on=here).code == 0
-    assert not any(kept.values())
+    assert not any(saved.values())
 
 
 def test_a_resumed_run_asks_for_the_same_again(
     orch: Orch, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = lan.lan(*THREE, says=(event("done", step=1),))
-    kept = keeper(here)
+    saved = keeper(here)
     run_id = json_data(orch("launch", "--detach", "--json", *asked, on=here).out)["run_id"]
     orch("stop", run_id, on=here)
     again = json_data(orch("launch", "--detach", "--json", "--resume", run_id, on=here).out)
     assert again["run_id"] == run_id
-    assert kept["alpha"][f"/dev/shm/orch-1000/{run_id}/1-alpha/HF_TOKEN"] == VALUE.encode()
+    assert saved["alpha"][f"/dev/shm/orch-1000/{run_id}/1-alpha/HF_TOKEN"] == VALUE.encode()
     orch("stop", run_id, on=here)
 
     monkeypatch.delenv("HF_TOKEN")
@@ -182,7 +182,7 @@ def test_a_resumed_run_asks_for_the_same_again(
         ("Ä", 2, "--secret Ä: expected NAME or NAME=FILE"),
     ],
 )
-def test_what_cannot_be_handed_over_is_said_before_any_node_is_asked(
+def test_what_cannot_be_handed_over_is_reported_before_any_node_is_asked(
     orch: Orch, word: str, code: int, says: str
 ) -> None:
     Path("empty").touch()
@@ -262,7 +262,7 @@ RANDOM = "Zk3vQ9xT1mB7nR5wJ2cL8dF4hG6sP0aYuEiO"
     ],
 )  # fmt: skip
 def test_a_value_with_the_form_of_a_secret(orch: Orch, state: Path, secret: str) -> None:
-    """Whatever its variable is called: no plan, no line of `--dry-run`, no debug file and no log holds it."""
+    """The name of its variable does not matter: no plan, no line of `--dry-run`, no debug file and no log holds it."""
     assert is_sensitive("PLACE", secret)
     assert is_sensitive("PLACE", f"Authorization: Bearer {secret}")
     assert hide_secrets(f"a '{secret}', b") == "a '***', b"
@@ -374,7 +374,7 @@ def test_its_value_is_asked_for_again_by_a_resumed_run(orch: Orch, monkeypatch: 
 
 
 def test_a_supervisor_in_the_background_has_what_no_record_holds(orch: Orch) -> None:
-    """As it may have to launch the run anew, with fewer nodes."""
+    """A supervisor may have to launch the run again, with fewer nodes."""
     here = lan.lan(*THREE, ends_with=None)
     started: list[tuple[tuple[str, ...], dict[str, str]]] = []
     noting = spawning_by(lambda argv, _log, variables: started.append((tuple(argv), dict(variables))))
@@ -385,26 +385,26 @@ def test_a_supervisor_in_the_background_has_what_no_record_holds(orch: Orch) -> 
     assert_nowhere(argv)
 
 
-def test_without_a_value_a_run_can_be_watched_but_not_launched_anew(
+def test_without_a_value_a_run_can_be_watched_but_not_launched_again(
     orch: Orch, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = lan.lan(*THREE, says=(f"[rank0]: I have {VALUE}", event("done", step=1)))
-    kept = keeper(here)
+    saved = keeper(here)
     run_id = json_data(orch("launch", "--detach", "--json", *asked, "--env", f"MY_KEY={OTHER}", on=here).out)["run_id"]
     monkeypatch.delenv("HF_TOKEN")
     watched = orch("supervise", run_id, on=here)
     assert watched.code == 0, watched.err
-    assert not any(kept.values())
+    assert not any(saved.values())
     assert_nowhere(watched)
     plan = RunRecord(run_id).plan()
     assert plan is not None
     orch("clean", on=here)
-    for lacking, says in (
+    for missing, says in (
         (plan, "secrets that the run asks for"),
         (replace(plan, secrets=()), "had MY_KEY, and no plan holds the value"),
     ):
         with pytest.raises(ConfigError, match=says):
-            launch(here.nodes, lacking)
+            launch(here.nodes, missing)
     assert here.containers == {}
 
 
@@ -460,7 +460,7 @@ def test_files_are_for_their_user_alone_and_go_without_a_trace(part: NodePlan, m
 
 
 def test_a_folder_that_somebody_else_made_first_is_refused(part: NodePlan, machine: LocalNode, tmp_path: Path) -> None:
-    top = Path("/dev/shm") / "orch-99999999"  # nobody's
+    top = Path("/dev/shm") / "orch-99999999"  # of no user
     top.symlink_to(tmp_path)
     labels = {**part.container.labels, LABEL_SECRETS: f"{top}/run/0-alpha"}
     try:
@@ -484,7 +484,7 @@ def test_a_label_of_a_stranger_removes_nothing(folder: str) -> None:
 
 
 def test_the_plan_on_a_node_is_for_its_user_alone(machine: LocalNode, tmp_path: Path) -> None:
-    """Also where an older version left one that others can read."""
+    """The same holds where an older version left one that others can read."""
     plan = tmp_path / "runs" / "r-1" / "plan.json"
     plan.parent.mkdir(parents=True)
     plan.write_text("older")

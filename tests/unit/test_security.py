@@ -1,4 +1,4 @@
-"""What the controller and the nodes never do, held against every source; and inventories that mean harm."""
+"""Rules for what the controller and the nodes never do, checked in every source; and inventories that mean harm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LISTENS = {
     "given, reads requests and changes nothing",
     "orchestrator/watch/server/serving.py": "answers on the socket of the page",
     "orchestrator/nodes/probes/reach_program.py": "the pair probe: on the node's own address, ends by itself, answers "
-    "nobody who does not know its word",
+    "no program that does not know its word",
     "orchestrator/nodes/relay_program.py": "a copy to many nodes: on the node's own address, ends with its "
     "reader, takes nothing without a proof of its token",
     "trainer/agent/listener.py": "the agents of one attempt, while it lasts; no answer without a proof of its token",
@@ -52,7 +52,7 @@ LISTENS = {
     "trainer/agent/store_proxy.py": "the port on which ranks meet, in front of torch's store: it passes on connections "
     "of the run's own processes alone",
 }
-"""Whoever opens a port, and why it is no daemon."""
+"""Modules that open a port, and why each is no daemon."""
 
 
 def place(path: Path) -> str:
@@ -87,7 +87,7 @@ LOGS_IN = re.compile(r"^(auth_|open_session$|open_channel$|connect$)")
 
 
 def unheld_connections(source: str) -> list[str]:
-    """What a source does with SSH that no known key was asked for; empty where all is held to them."""
+    """List what a source does with SSH without a known key; empty where all is held to them."""
     wrong: list[str] = []
     if not re.search("SSHClient|Group|Connection|Transport", source):
         return wrong
@@ -168,7 +168,8 @@ def test_the_linter_refuses_a_policy_that_adds_keys() -> None:
 
 
 def test_words_become_one_line_of_a_shell_in_one_place_alone() -> None:
-    """Quoted there, for `sh` alone; Fabric's own `run` sends the values of `env=` unquoted, so nobody calls it."""
+    """Calls that quote, for `sh` alone; Fabric's own `run` sends the values of `env=` unquoted, so that it is not
+    called."""
     lines = [ast.unparse(call) for _, call in calls() if last_name(call.func).endswith("exec_command")]
     assert lines == ["channel.exec_command(START)"] * 2
     for where, call in calls("orchestrator/nodes/ssh"):
@@ -177,14 +178,15 @@ def test_words_become_one_line_of_a_shell_in_one_place_alone() -> None:
 
 SHELLS = {"sh", "bash", "dash", "/bin/sh", "/bin/bash"}
 SHOWN_TO_A_PERSON = {"orchestrator/plan/lines.py"}
-"""Where `sh -c` begins a line that is printed, to be pasted, its words quoted one by one."""
+"""Modules where `sh -c` begins a line that is printed, to be pasted, its words quoted one by one."""
 OF_THE_USER = {"orchestrator/fleet/supervise/hooks.py"}
-"""Where a command that the user has written runs on this computer, for no node: see tests/unit/test_hooks.py."""
+"""Modules where a command that the user has written runs on this computer, for no node: see
+tests/unit/test_hooks.py."""
 
 
 def scripts_that_vary(source: str, constants: set[str] = frozenset()) -> tuple[int, list[str]]:
-    """How many lists of words give a shell a script, wherever they are written; and the scripts that are not constants
-    of their module or of `constants`, which others have."""
+    """Count the lists of words that give a shell a script, wherever they are written; and the scripts that are not
+    constants of their module or of `constants`, which others have."""
     tree = parsed(source)
     known = constants | _constants(tree)
     found, varying = 0, []
@@ -223,7 +225,7 @@ def _is_constant(script: ast.expr, known: set[str]) -> bool:
 
 
 def test_scripts_for_a_nodes_shell_are_constants() -> None:
-    """What a user or an inventory says comes in as `$1`, never as text of the script."""
+    """Values of a user or an inventory come in as `$1`, never as text of the script."""
     found = 0
     for path in SOURCES:
         if place(path).startswith("orchestrator/") and place(path) not in SHOWN_TO_A_PERSON | OF_THE_USER:
@@ -256,10 +258,10 @@ def test_no_engine_is_asked_over_an_open_port() -> None:
     texts = {place(path): path.read_text("utf-8") for path in SOURCES}
     assert [name for name, text in texts.items() if re.search(r"\b237[56]\b", text)] == []
     assert [name for name, text in texts.items() if "tcp://" in text] == ["orchestrator/nodes/docker_over_ssh.py"]
-    assert 'base_url="tcp://node:1"' in texts["orchestrator/nodes/docker_over_ssh.py"]  # looked up by nobody
+    assert 'base_url="tcp://node:1"' in texts["orchestrator/nodes/docker_over_ssh.py"]  # never looked up
 
 
-# ── nobody listens ──
+# ── nothing listens ──
 
 
 OPENS = {
@@ -282,7 +284,8 @@ LOOK_UP = {"getattr", "attrgetter", "methodcaller"}
 
 
 def opening(source: str) -> list[str]:
-    """What a source names that opens a port: called, passed on, imported under another name or looked up by name."""
+    """List what a source names that opens a port: called, passed on, imported under another name or looked up by
+    name."""
     found = set()
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute | ast.Name):
@@ -295,7 +298,7 @@ def opening(source: str) -> list[str]:
     return sorted(found)
 
 
-def test_nobody_listens_but_who_must() -> None:
+def test_no_module_listens_but_those_that_must() -> None:
     found = {place(path): opening(path.read_text("utf-8")) for path in SOURCES}
     named = {name: words for name, words in found.items() if words and words != NO_SOCKET.get(name)}
     assert set(named) == set(LISTENS), named
@@ -387,9 +390,9 @@ def refused(**values: object) -> str:
 @pytest.mark.parametrize("key", PLAIN)
 @pytest.mark.parametrize("harm", HARM, ids=ascii)
 def test_what_a_shell_or_terminal_would_read_is_refused_in_every_field(key: str, harm: str) -> None:
-    told = refused(**{key: PLAIN[key] + harm})
-    assert re.match(r"inventory\.yaml:\d+: ", told)
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", told)  # nor is it shown as it is
+    reported = refused(**{key: PLAIN[key] + harm})
+    assert re.match(r"inventory\.yaml:\d+: ", reported)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", reported)  # nor is it shown as it is
 
 
 @pytest.mark.parametrize("key", ["address", "user", "jump", "interface", "workspace", "identity"])
@@ -475,22 +478,22 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         "size",
     ],
 )
-def test_a_bomb_goes_off_in_nobodys_hands(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_bomb_does_no_harm(content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Refused with exit code 3, in a moment, in little memory, in words that a terminal can show."""
     file = tmp_path / "inventory.yaml"
     file.write_bytes(content)
     assert main(["inventory", "validate", "-i", str(file)]) == 3  # a bomb would take for ever
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ")
-    assert len(told.err) < 10_000
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", told.err + told.out)
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert len(output.err) < 10_000
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", output.err + output.out)
 
 
 # ── what other machines say ──
 
 
 @pytest.mark.parametrize("run_id", ["../../elsewhere", "/tmp/x", "a/b", "..", ".hidden", "", "a\nb", "a" * 200])
-def test_a_run_whose_id_is_a_path_is_kept_nowhere(run_id: str) -> None:
+def test_a_run_whose_id_is_a_path_is_saved_nowhere(run_id: str) -> None:
     with pytest.raises(ConfigError, match="is not a run id"):
         RunRecord(run_id)
     plan = replace(lan.plan(), run_id=run_id)

@@ -42,7 +42,7 @@ READY = replace(
 
 
 def commands(facts: SetupFacts) -> list[str]:
-    """What would be done, as lines."""
+    """List what would be done, as lines."""
     return [step_line(step) for step in plan_setup(facts, suffix="t0k3n", nvidia_source=MIRROR).to_do]
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_done_twice() -> None:
         (replace(READY, in_group=False), "sudo -n usermod --append --groups docker ana"),
     ],
 )
-def test_only_what_is_lacking_is_done(facts: SetupFacts, wanted: str) -> None:
+def test_only_what_is_missing_is_done(facts: SetupFacts, wanted: str) -> None:
     assert commands(facts) == [wanted]
 
 
@@ -126,8 +126,8 @@ def test_packages_follow_the_distribution(facts: SetupFacts, packages: str) -> N
 
 def test_proxies_of_the_user_reach_apt_by_name_alone() -> None:
     lines = commands(replace(BARE, proxies=("https_proxy", "no_proxy")))
-    kept = [line for line in lines if "--preserve-env=https_proxy,no_proxy" in line]
-    assert kept == [line for line in lines if "apt-get" in line]
+    saved = [line for line in lines if "--preserve-env=https_proxy,no_proxy" in line]
+    assert saved == [line for line in lines if "apt-get" in line]
 
 
 def test_a_gpu_node_gets_the_toolkit_and_a_checked_key() -> None:
@@ -195,7 +195,7 @@ def test_a_toolkit_that_docker_does_not_know_yet() -> None:
     assert commands(replace(facts, runtimes=("nvidia", "runc"))) == []
 
 
-def test_a_run_that_goes_on_is_not_ended_by_a_restart() -> None:
+def test_a_run_that_continues_is_not_ended_by_a_restart() -> None:
     facts = replace(READY, nvidia_driver="570.1", runs=("one-ab12",))
     plan = plan_setup(facts, suffix="t", nvidia_source=MIRROR)
     assert (plan.to_do, plan.hint) == ((), "orch stop one-ab12, then orch setup --nodes alpha")
@@ -227,7 +227,7 @@ def test_what_is_refused_says_what_to_do_by_hand(facts: SetupFacts, reason: str,
     assert advice in plan.hint
 
 
-def test_nobody_is_told_to_let_a_user_become_root_without_a_password() -> None:
+def test_no_hint_lets_a_user_become_root_without_a_password() -> None:
     """A line for now would stay for ever; and the name in it is that machine's own word."""
     hints = [
         plan_setup(replace(BARE, user="ana; reboot", **changes), suffix="t").hint
@@ -239,12 +239,12 @@ def test_nobody_is_told_to_let_a_user_become_root_without_a_password() -> None:
 
 
 def test_lines_to_paste_ask_for_the_password_there() -> None:
-    told = list(plan_text([plan_setup(replace(BARE, rights=Rights.PASSWORD), suffix="t")]))
-    assert "  sudo systemctl enable --now docker" in told
-    assert not any("sudo -n" in line for line in told)
+    reported = list(plan_text([plan_setup(replace(BARE, rights=Rights.PASSWORD), suffix="t")]))
+    assert "  sudo systemctl enable --now docker" in reported
+    assert not any("sudo -n" in line for line in reported)
 
 
-def test_joining_the_group_is_said_to_be_root() -> None:
+def test_joining_the_group_is_reported_as_root() -> None:
     assert "as good as root" in plan_setup(BARE, suffix="t").warnings[0]
     assert plan_setup(READY, suffix="t").warnings == ()
 
@@ -305,7 +305,7 @@ def test_subkeys_are_no_keys_of_their_own() -> None:
     assert primary_keys(key_listing("C" * 40, "D" * 40)) == ("C" * 40, "D" * 40)
 
 
-def test_an_answer_that_is_none_is_said_to_be_none() -> None:
+def test_an_answer_that_is_none_is_reported_as_none() -> None:
     with pytest.raises(Exception, match="has no line user="):
         parse("hello", name="alpha")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import Result, Round, Spread, Table, as_json, markdown, ratio
-from benchmarks.side_by_side import Candidate, Comparison, compare, interleave, told, unlike_constraints
+from benchmarks.side_by_side import Candidate, Comparison, compare, interleave, round_of, unlike_constraints
 from benchmarks.stopwatch import Measured, Stopwatch
 
 MODULE = "tests.unit.test_side_by_side"
@@ -60,12 +60,12 @@ def test_who_failed_once_keeps_what_it_had_and_is_not_asked_again() -> None:
     assert [round_.problem for round_ in rounds["a"]] == ["", "failed (1): no memory"]
 
 
-def test_a_failure_is_told_by_its_last_words() -> None:
-    round_ = told(1, "", "Traceback\n  somewhere\n\nValueError: wrong shape\n")
+def test_a_failure_is_reported_by_its_last_lines() -> None:
+    round_ = round_of(1, "", "Traceback\n  somewhere\n\nValueError: wrong shape\n")
     assert round_.problem == "failed (1): ValueError: wrong shape"
-    assert round_.last_words[-2:] == ("somewhere", "ValueError: wrong shape")
-    assert told(0, "", "").problem == "failed (0): no word"
-    assert told(-9, '{"units_per_s": 1}', "").measured is None
+    assert round_.last_lines[-2:] == ("somewhere", "ValueError: wrong shape")
+    assert round_of(0, "", "").problem == "failed (0): no word"
+    assert round_of(-9, '{"units_per_s": 1}', "").measured is None
 
 
 def test_medians_and_ratios_round_by_round() -> None:
@@ -118,7 +118,7 @@ def result() -> Result:
             "plain": [measured(100, step_s=0.5, peak_mib=200, loss=2.0), measured(50, step_s=1.0, peak_mib=200)],
             "faster": [measured(300, peak_mib=100, more={"MFU": 0.5, "mode": "best"}), measured(200, peak_mib=100)],
             "away": [Round(problem="not installed: timm")],
-            "broken": [Round(problem="failed (1): oh", last_words=("in a|b", "oh"))],
+            "broken": [Round(problem="failed (1): oh", last_lines=("in a|b", "oh"))],
         },
         notes={"faster": "as shipped"},
     )
@@ -142,11 +142,11 @@ def test_the_table_that_people_read() -> None:
 
 
 def test_the_json_holds_every_round_and_a_summary() -> None:
-    told_again = json.loads(json.dumps(as_json(result())))
-    assert told_again["summary"]["ladder"]["rows"]["faster"]["ratio"]["median"] == 3.5
-    assert told_again["summary"]["ladder"]["rows"]["away"]["problems"] == ["not installed: timm"]
-    assert [round_["measured"]["units_per_s"] for round_ in told_again["rounds"]["plain"]] == [100, 50]
-    assert told_again["settings"]["where"] == "Data"
+    reported_again = json.loads(json.dumps(as_json(result())))
+    assert reported_again["summary"]["ladder"]["rows"]["faster"]["ratio"]["median"] == 3.5
+    assert reported_again["summary"]["ladder"]["rows"]["away"]["problems"] == ["not installed: timm"]
+    assert [round_["measured"]["units_per_s"] for round_ in reported_again["rounds"]["plain"]] == [100, 50]
+    assert reported_again["settings"]["where"] == "Data"
 
 
 def _chatter(given: argparse.Namespace) -> Measured:
@@ -189,12 +189,12 @@ def test_each_contestant_has_a_process_of_its_own(tmp_path: Path, capsys: pytest
     captured = capsys.readouterr()
     assert "| sound | 25 (25–25) tokens/s |" in captured.out
     assert "broken: failed (1): ValueError: wrong shape" in captured.err
-    told_again = json.loads(out.read_text())
-    assert [len(told_again["rounds"][name]) for name in ("sound", "broken")] == [2, 1]
-    assert "aside" not in told_again["rounds"]
-    assert told_again["machine"]["threads"] == 1
-    assert told_again["machine"]["waits"] == "PASSIVE"
-    assert told_again["settings"]["speed"] == 25
+    reported_again = json.loads(out.read_text())
+    assert [len(reported_again["rounds"][name]) for name in ("sound", "broken")] == [2, 1]
+    assert "aside" not in reported_again["rounds"]
+    assert reported_again["machine"]["threads"] == 1
+    assert reported_again["machine"]["waits"] == "PASSIVE"
+    assert reported_again["settings"]["speed"] == 25
 
 
 def test_a_comparison_of_which_nothing_ran_fails(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,15 +223,15 @@ def test_versions_other_than_the_projects_are_named(tmp_path: Path, monkeypatch:
 
 
 def test_no_round_begins_that_would_not_end_in_time() -> None:
-    now, said = [0.0], list[str]()
+    now, messages = [0.0], list[str]()
     candidates = [Candidate(name=name, measure=lambda _given: Measured(units_per_s=1, unit="x")) for name in "ab"]
 
     def run(candidate: Candidate) -> Round:
         now[0] += 10
         return Round(measured=candidate.measure(argparse.Namespace()))
 
-    rounds = interleave(candidates, 3, "cpu", run, said.append, left_s=lambda: 45 - now[0])
+    rounds = interleave(candidates, 3, "cpu", run, messages.append, left_s=lambda: 45 - now[0])
     assert [len(each) for each in rounds.values()] == [2, 2]
-    assert said[-1] == "no time left for round 3 of 3"
-    rounds = interleave(candidates, 3, "cpu", run, said.append, left_s=lambda: 45 - now[0])
+    assert messages[-1] == "no time left for round 3 of 3"
+    rounds = interleave(candidates, 3, "cpu", run, messages.append, left_s=lambda: 45 - now[0])
     assert [[one.problem for one in each] for each in rounds.values()] == [[""], ["no time left"]]

@@ -141,11 +141,11 @@ def test_orch_docs_finds_the_page_of_every_finding_cause_command_and_guide(site:
 def _without_docstrings(text: str) -> str:
     """The strings of a module that a user may see: a wheel has no folder `docs`."""
     tree = ast.parse(text)
-    kept = [
+    saved = [
         node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ]
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return "\n".join(f'"{node.value}"' for node in strings if node not in kept)
+    return "\n".join(f'"{node.value}"' for node in strings if node not in saved)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The rig of the slow LAN: what is reckoned, read and told; and, where this machine can, two nodes for real."""
+"""The rig of the slow LAN: what is computed, read and printed; and, where this machine can, two nodes for real."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ def test_counters_are_those_of_the_nodes_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "entry", "told"),
+    ("version", "entry", "message"),
     [(1, "cpu/{rig}/node0/cpu.cfs_quota_us", "10000"), (2, "{rig}/node0/cpu.max", "10000 20000")],
 )
-def test_quotas_of_both_versions_of_cgroups(tmp_path: Path, version: int, entry: str, told: str) -> None:
+def test_quotas_of_both_versions_of_cgroups(tmp_path: Path, version: int, entry: str, message: str) -> None:
     if version == 1:
         (tmp_path / "cpu").mkdir()
         (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
     processors = Processors([0.5], root=tmp_path)
     processors.open()
     processors.limit(0)
-    assert (tmp_path / entry.format(rig=f"slowlan-{os.getpid()}")).read_text() == told
+    assert (tmp_path / entry.format(rig=f"slowlan-{os.getpid()}")).read_text() == message
     processors.free(0)
     assert (tmp_path / entry.format(rig=f"slowlan-{os.getpid()}")).read_text() in ("-1", "max")
 
@@ -113,7 +113,7 @@ def test_ways_have_options_and_an_interval() -> None:
     assert (local.options, local.every) == (("--sync", "local", "--sync-every", "5", "--sync-codec", "int4"), 5)
 
 
-def test_a_peer_is_told_the_same_as_our_trainer() -> None:
+def test_a_peer_gets_the_same_options_as_our_trainer() -> None:
     ours = command(Way(name="fp32", options=("--sync", "fp32")), TASK, Path("run"), 1)
     peer = command(Way(name="ddp", options=("--peer", "ddp"), peer=True), TASK, Path("run"), 1)
     begin = ours.index("--preset=lab")
@@ -178,7 +178,7 @@ def test_contestants_take_turns_and_one_that_failed_is_not_asked_again() -> None
     assert (len(a.runs), b.problem) == (2, "node 1 failed (1): no room")
 
 
-def test_speed_is_told_against_one_node_and_bytes_against_fp32() -> None:
+def test_speed_is_relative_to_one_node_and_bytes_to_fp32() -> None:
     entries = [
         Entry(way=Way(name="fp32"), runs=[trained(2.0, sent=8e6)]),
         Entry(way=Way(name="int4"), runs=[trained(0.5, sent=1e6)]),
@@ -236,7 +236,7 @@ def test_cases_fill_the_link_and_leave_out_what_takes_minutes() -> None:
 
 
 @pytest.mark.skipif(bool(cannot_run()), reason=cannot_run() or "can")
-def test_two_nodes_whose_link_is_as_slow_as_told() -> None:
+def test_two_nodes_whose_link_is_as_slow_as_configured() -> None:
     rate = 40e6
     with ExitStack() as stack:
         try:

@@ -62,27 +62,27 @@ def test_of_two_the_slow_one_is_measured_by_the_other() -> None:
 
 
 def test_several_ranks_of_a_node_and_names_with_dots() -> None:
-    told = {"alpha.1": 0.1, "lab.b.0": 0.1, "lab.b.1": 0.3}
-    (slow,) = slow_ranks(step(told), ["alpha.1", "lab.b"])
+    reported = {"alpha.1": 0.1, "lab.b.0": 0.1, "lab.b.1": 0.3}
+    (slow,) = slow_ranks(step(reported), ["alpha.1", "lab.b"])
     assert (slow.label, slow.node) == ("lab.b.1", "lab.b")
 
 
-@pytest.mark.parametrize("told", [None, {}, {"alpha": 1.0}, {"alpha": 0.0, "beta": 1.0}, [1, 2], {"alpha": "x"}])
-def test_where_nothing_can_be_said_nothing_is(told: object) -> None:
-    _, text = split_rank(line(3, compute_s=told))
+@pytest.mark.parametrize("message", [None, {}, {"alpha": 1.0}, {"alpha": 0.0, "beta": 1.0}, [1, 2], {"alpha": "x"}])
+def test_where_nothing_is_known_nothing_is_reported(message: object) -> None:
+    _, text = split_rank(line(3, compute_s=message))
     assert slow_ranks(decode_event(text), THREE) == ()
     assert slow_ranks(None, THREE) == ()
 
 
-def test_status_flags_it_until_others_are_told(orch: Orch) -> None:
+def test_status_flags_it_until_others_are_reported(orch: Orch) -> None:
     here = lan.lan(*THREE, says=(line(40, compute_s=TWICE), line(50)), ends_with=None)
     detached(orch, here)
     ran = orch("status", on=here)
     assert "! gamma takes 2.1 x the others' time for its part of a step" in ran.err
     assert "--shares auto gives it a smaller part" in ran.err
     assert "2.1 x the others' time" in " ".join(ran.out.split())
-    told = json_data(orch("status", "--json", on=here).out)
-    (slow,) = [one for one in told["conditions"] if one["code"] == "slow_compute"]
+    data = json_data(orch("status", "--json", on=here).out)
+    (slow,) = [one for one in data["conditions"] if one["code"] == "slow_compute"]
     assert (slow["node"], round(slow["values"]["ratio"], 1)) == ("gamma", 2.1)
 
 

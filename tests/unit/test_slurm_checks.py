@@ -148,8 +148,8 @@ def test_a_command_on_a_node_gets_its_words_and_its_stdin(local: Cluster) -> Non
 
 def test_an_allocation_that_is_lost(local: Cluster) -> None:
     carrier = carrier_of(cluster_of())
-    told: list[str] = []
-    with allocated(carrier, 1, wait_s=20, tell=told.append) as held:
+    reports: list[str] = []
+    with allocated(carrier, 1, wait_s=20, tell=reports.append) as held:
         carrier.cancel(held.job)
         until(lambda: local.job()["state"] == "CANCELLED")
         with pytest.raises(NodeUnreachableError, match="job 1, which holds the node, no longer runs") as lost:
@@ -157,7 +157,7 @@ def test_an_allocation_that_is_lost(local: Cluster) -> None:
         assert lost.value.hint == "scontrol show job 1"
         with pytest.raises(NodeUnreachableError):
             list(held.nodes()[0].stream(["true"]))
-    assert told[-1] == "job 1 is cancelled, its nodes are released"
+    assert reports[-1] == "job 1 is cancelled, its nodes are released"
 
 
 def test_ctrl_c_withdraws_the_job(local: Cluster) -> None:

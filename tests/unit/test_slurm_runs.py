@@ -51,9 +51,9 @@ def test_a_run_from_launch_to_end(uni: Cluster) -> None:
     assert [member["node"] for member in run["members"]] == ["c1", "c2"]
     assert uni("wait", run["run_id"]).code == 0
     assert "has succeeded" in uni("why").out
-    kept = RunRecord(run["run_id"]).plan()
-    assert kept
-    assert (kept.cluster, [part.node for part in kept.nodes], kept.master_addr) == ("uni", ["c1", "c2"], "10.0.0.1")
+    saved = RunRecord(run["run_id"]).plan()
+    assert saved
+    assert (saved.cluster, [part.node for part in saved.nodes], saved.master_addr) == ("uni", ["c1", "c2"], "10.0.0.1")
 
 
 def test_what_is_printed_is_what_is_submitted(uni: Cluster) -> None:
@@ -76,18 +76,18 @@ def test_an_error_of_the_users_code(uni: Cluster) -> None:
     assert "train.py:3" in why
     assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in why
     assert f"→ orch logs {run} --nodes c2" in why
-    said = uni("logs", run, "--nodes", "c2").out
-    assert "hello of attempt 0 from c2" in said
-    assert "from c1" not in said
+    output = uni("logs", run, "--nodes", "c2").out
+    assert "hello of attempt 0 from c2" in output
+    assert "from c1" not in output
     assert uni("status", run).code == 1
     assert len(list(uni.state.glob("[0-9]*.json"))) == 1
     assert uni.job()["restart"] == 0  # never queued again
 
 
 def test_the_end_of_a_launch_that_failed(uni: Cluster) -> None:
-    said = uni.launch(MODE="no gpu", STEPS="5").err
-    assert "in the inventory; then: orch check-gpus --on uni --nodes 2\n" in said
-    assert re.search(r"→ orch logs t-\S+ --nodes c2\n", said)
+    output = uni.launch(MODE="no gpu", STEPS="5").err
+    assert "in the inventory; then: orch check-gpus --on uni --nodes 2\n" in output
+    assert re.search(r"→ orch logs t-\S+ --nodes c2\n", output)
 
 
 def test_a_node_without_its_ranks_is_excluded_in_the_inventory() -> None:
@@ -112,9 +112,9 @@ def test_a_slow_node(uni: Cluster) -> None:
     run = uni.start(MODE="slow", STEPS="2000")
     advice = f"add `exclude: c2` to `options:` of cluster uni in the inventory, then: orch restart {run}"
     until(lambda: "c2 takes 3.0 x" in uni("status", run).err)
-    said = uni("status", run).err
-    assert "orch doctor --on uni --nodes 2" in said
-    assert advice in said
+    output = uni("status", run).err
+    assert "orch doctor --on uni --nodes 2" in output
+    assert advice in output
     assert uni("stop", run).code == 0
     assert advice.partition(", then")[0] in uni.launch(MODE="slow").err
 
@@ -173,9 +173,9 @@ def test_the_time_limit_queues_again_after_a_checkpoint(uni: Cluster) -> None:
     until(lambda: uni.status(run)["state"] == "succeeded", 30)
     found = uni.status(run)
     assert (found["attempt"], found["members"][0]["restarts"]) == (1, 1)
-    said = uni("logs", run).out
-    assert "hello of attempt 0" in said
-    assert "hello of attempt 1" in said
+    output = uni("logs", run).out
+    assert "hello of attempt 0" in output
+    assert "hello of attempt 1" in output
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_lines_of_a_site_around_the_number_of_a_job(uni: Cluster) -> None:
 
 
 def test_no_job_is_left_of_which_the_number_is_not_known(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor the values of its secrets on the shared storage."""
+    """The values of its secrets do not stay on the shared storage either."""
     monkeypatch.setenv("HF_TOKEN", "hf_of_ana")
     around_sbatch(uni, '"$sbatch" "$@" >/dev/null; echo submitted')
     (uni.state / "held").write_text("Priority")
@@ -353,7 +353,7 @@ def test_from_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_steps_on_another_computer(uni: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It has no plan of the run: that this is a job of a cluster is known from the cluster itself."""
+    """The other computer has no plan of the run: that this is a job of a cluster is known from the cluster itself."""
     run = uni.start(MODE="raise", STEPS="5")
     assert uni("wait", run).code == 1
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
@@ -377,7 +377,7 @@ def test_options_that_the_scheduler_decides_on(uni: Cluster) -> None:
 
 
 def test_without_a_terminal_an_error_is_reported_before_the_question(uni: Cluster, orch: Orch) -> None:
-    """As on machines: `--yes` alone would not start it either."""
+    """The same as on machines: `--yes` alone would not start it either."""
     words = ("launch", "--on", "uni", "--nodes", "2", "--", "python")
     refused = orch(*words, "missing.py", on=uni, says=None)
     assert (refused.code, "no missing.py in " in refused.err) == (3, True)
@@ -464,9 +464,9 @@ def test_a_secret_is_hidden_on_another_computer_too(
         file.write("2100-01-01T00:00:00.000000Z the token is hf_of_ana\n")
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
-    said = uni("logs", run).out
-    assert "the token is" in said
-    assert "hf_of_ana" not in said
+    output = uni("logs", run).out
+    assert "the token is" in output
+    assert "hf_of_ana" not in output
     assert (folder / "secrets" / "HF_TOKEN").read_text() == "hf_of_ana"
     assert uni("stop", run, "--yes").code == 0
     assert not (folder / "secrets").exists()
@@ -490,7 +490,7 @@ def test_a_job_that_was_killed_leaves_no_secret(uni: Cluster, monkeypatch: pytes
 
 
 def test_the_newest_lines_alone_are_read(uni: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log of any size; and lines after the last known one, whether it is among those or not."""
+    """A log of any size; and lines after the last known one, whether it is among those or not."""
     submitted = slurm.SlurmCarrier(connect_login(uni), ClusterSpec.model_validate({"name": "uni", **uni.keys}))
     attempt = CarriedAttempt(run_id="t-1", attempt=0, job="1", restart=0, labels={}, nnodes=1, status="exited")
     log = uni.run_folder("t-1") / "logs" / "0.1.0.log"

@@ -56,7 +56,7 @@ REFUSALS = {
     "cannot be read": ("Unable to open file job.sh", "I/O error writing script/environment to file"),
     "a rule of this cluster": ("Unspecified error",),
     "does not take an option": ("unrecognized option '--gpu'",),
-    "": ("a rule of this cluster that nobody wrote down",),
+    "": ("a rule of this cluster that is not documented",),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def running(here: lan.Lan, run_id: str = "r1") -> tuple[tuple[RunningContainer, 
     return launch(here.nodes, lan.plan(tuple(here.nodes), identity)), RunRecord(run_id)
 
 
-def test_all_are_told_then_logs_are_kept_then_containers_go() -> None:
+def test_all_are_asked_then_logs_are_saved_then_containers_go() -> None:
     here = lan.lan(*THREE, says=("[rank0]: hello", event("checkpoint", step=40, verified=True)), ends_with=None)
     _, record = running(here)
     steps: list[tuple[str, str]] = []
@@ -58,7 +58,7 @@ def test_no_checkpoint_that_can_be_trusted(says: tuple[str, ...]) -> None:
     assert record.outcome() == ("stopped", "no checkpoint")
 
 
-def test_a_node_that_cannot_be_told_keeps_its_container() -> None:
+def test_a_node_that_cannot_be_asked_keeps_its_container() -> None:
     here = lan.lan(*THREE, ends_with=None)
     _, record = running(here)
     here.nodes["beta"].engine.failures["stop"] = EngineError("no answer", node="beta")
@@ -111,7 +111,7 @@ def test_clean_removes_what_ended_and_keeps_its_lines() -> None:
 
     assert [outcome.value().removed for outcome in outcomes] == [("ended",)] * 3
     assert here.containers == {name: ["orch-run"] for name in THREE}
-    assert [said.text for said in RunRecord("ended").lines()] == ["bye"] * 3
+    assert [line.text for line in RunRecord("ended").lines()] == ["bye"] * 3
 
 
 def test_clean_of_one_run_alone() -> None:

@@ -30,14 +30,14 @@ from tests.work import calls_of
 SMALL = 4096
 
 
-def said(number: int, text: str = "") -> RunLine:
+def line_of(number: int, text: str = "") -> RunLine:
     return RunLine(time=lan.moment(number), node="alpha", node_rank=0, rank=0, text=text or f"line {number}")
 
 
 def write(folder: Path, numbers: range, container: str = "c1") -> str:
     with RunStore(folder).open_log("alpha", container) as log:
         for number in numbers:
-            log.add(said(number))
+            log.add(line_of(number))
     return log.problem
 
 
@@ -52,7 +52,7 @@ def test_a_log_that_is_too_long_keeps_its_beginning_and_its_end(tmp_path: Path) 
     assert write(tmp_path, range(40)) == ""
     with RunStore(tmp_path).open_log("alpha", "c1") as log:
         for number in range(40, 1000):
-            log.add(said(number))
+            log.add(line_of(number))
             if number % 100 == 0:
                 RunStore(tmp_path).settle()
     assert "alpha has written more than" in log.problem
@@ -102,9 +102,9 @@ def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     assert [line.text for line in RunStore(tmp_path).newest("alpha")] == [f"line {number}" for number in (3, 2, 1, 0)]
 
 
-def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
+def test_text_that_cannot_be_encoded_is_stored(tmp_path: Path) -> None:
     with RunStore(tmp_path).open_log("alpha") as log:
-        log.add(said(1, "caf\udce9"))
+        log.add(line_of(1, "caf\udce9"))
     assert ([line.text for line in reversed(list(RunStore(tmp_path).newest("alpha")))], log.problem) == (
         ["caf\udce9"],
         "",
@@ -114,7 +114,7 @@ def test_text_that_cannot_be_encoded_is_kept(tmp_path: Path) -> None:
 def test_the_last_lines_of_many_take_the_work_of_the_last_lines(tmp_path: Path) -> None:
     with RunStore(tmp_path).open_log("alpha") as log:
         for number in range(50_000):
-            log.add(said(number % 3600, f"line {number}"))
+            log.add(line_of(number % 3600, f"line {number}"))
     assert calls_of(lambda: _newest(RunStore(tmp_path), "alpha", Filter(tail=3), 3)) < 8000  # of 5,000 lines: the same
     tracemalloc.start()
     found = _newest(RunStore(tmp_path), "alpha", Filter(tail=3), 3)
@@ -135,7 +135,7 @@ def full(descriptor: int, content: bytes) -> int:
 
 
 @pytest.mark.parametrize("words", [("launch", "--no-supervise"), ("launch",), ("launch", "--json")])
-def test_a_full_disk_is_told_once_and_the_following_goes_on(
+def test_a_full_disk_is_reported_once_and_the_following_continues(
     orch: Orch, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(os, "write", full)
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_once_and_the_following_goes_on(
     monkeypatch.undo()
 
 
-def test_what_could_not_be_kept_is_not_removed_from_the_nodes(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_not_be_saved_is_not_removed_from_the_nodes(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
     here = lan.lan(*THREE, says=("[rank0]: hi",), ends_with=0)
     run = detached(orch, here)
     with monkeypatch.context() as patch:
@@ -163,7 +163,7 @@ def test_what_could_not_be_kept_is_not_removed_from_the_nodes(orch: Orch, monkey
 def test_the_log_of_the_next_attempt_is_read_from_its_beginning(tmp_path: Path) -> None:
     write(tmp_path, range(600, 610), "first")
     with RunStore(tmp_path).open_log("alpha", "second") as log:
-        log.add(said(300))
+        log.add(line_of(300))
     record = RunRecord("r")
     record.folder = tmp_path
     assert record.last_time("alpha", "first") == lan.moment(609)
@@ -210,7 +210,7 @@ def test_a_full_segment_that_is_compressed_after_it_was_listed_is_not_the_one_th
     monkeypatch.setattr(line_log._PACKER, "submit", lambda pack, *of: waiting.append(partial(pack, *of)))
     with store.open_log("alpha", "c1") as log:
         for number in range(200):
-            log.add(said(number))
+            log.add(line_of(number))
             store.settle()
             assert log.problem == ""
     assert [one.text for one in store.lines()] == [f"line {number}" for number in range(200)]
@@ -221,7 +221,7 @@ def test_an_empty_segment_after_a_full_one_leaves_no_event_to_add(tmp_path: Path
     number, lines = 0, tmp_path / "lines"
     with RunStore(tmp_path).open_log("alpha", "c1") as log:
         while len(list(lines.glob("*"))) < 2:
-            log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
+            log.add(line_of(number, event("step", step=number).removeprefix("[rank0]: ")))
             RunStore(tmp_path).settle()
             number += 1
     assert [one.size for one in segments_in(lines) if not one.packed] == [0]
@@ -239,7 +239,7 @@ def test_a_recorder_writes_while_a_reader_makes_the_table_of_events_again(
     store, given = RunStore(tmp_path), [event("step", step=number).removeprefix("[rank0]: ") for number in range(300)]
     with store.open_log("alpha", "c1") as log:
         for number, text in enumerate(given[:298]):
-            log.add(said(number, text))
+            log.add(line_of(number, text))
             store.settle()
         EventFile(tmp_path).remove()
         writing = iter(range(298, 300))
@@ -247,7 +247,7 @@ def test_a_recorder_writes_while_a_reader_makes_the_table_of_events_again(
         def write_one(_s: float) -> None:
             """Write without waiting for the lock."""
             for number in islice(writing, 1):
-                log.add(said(number, given[number]))
+                log.add(line_of(number, given[number]))
                 with line_log.locked(tmp_path, wait_s=0.0):
                     pass
                 store.settle()
@@ -269,7 +269,7 @@ def test_events_of_a_segment_that_is_compressed_while_segments_are_listed_are_ad
     store = RunStore(tmp_path)
     with store.open_log("alpha", "c1") as log:
         for number in range(100):
-            log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
+            log.add(line_of(number, event("step", step=number).removeprefix("[rank0]: ")))
             store.settle()
     EventFile(tmp_path).remove()
     listing = Path.glob
@@ -316,4 +316,4 @@ def test_events_of_a_segment_that_is_compressed_after_it_was_listed_are_added(
 
 def write_event(folder: Path, number: int) -> None:
     with RunStore(folder).open_log("alpha", "c1") as log:
-        log.add(said(number, event("step", step=number).removeprefix("[rank0]: ")))
+        log.add(line_of(number, event("step", step=number).removeprefix("[rank0]: ")))

@@ -54,8 +54,8 @@ def test_looking_and_stopping_need_no_question_and_say_whose_words_they_are(
     here, run_id = left_behind(orch, state, ends_with=None)
     ran = orch(words[0], run_id, *words[1:], on=here, says=None)
     assert (ran.code, ran.asked) == (0, ()), ran.err
-    told = "this computer has no record of the run" if words == ("status",) else "is not on record on this computer"
-    assert told in ran.err
+    reported = "this computer has no record of the run" if words == ("status",) else "is not on record on this computer"
+    assert reported in ran.err
 
 
 def test_a_run_is_continued_after_one_question(orch: Orch, state: Path) -> None:
@@ -77,12 +77,12 @@ def test_without_a_person_it_is_continued_only_where_the_nodes_agree(orch: Orch,
     here, run_id = left_behind(orch, state)
     words = ("resume", run_id, *GRANTED)
     other = f"plan={'ab' * 32}\nattempt=3\nclaim=other\nowner=mallory@x\n"
-    kept = here.nodes["beta"].answers["sh", "-c", CLAIMS, "*"]
+    saved = here.nodes["beta"].answers["sh", "-c", CLAIMS, "*"]
     here.nodes["beta"].answers["sh", "-c", CLAIMS, "*"] = (0, other, "")
     ran = orch(*words, on=here, says=None)
     assert (ran.code, RunRecord(run_id).journal.attempts) == (3, ())
     assert "the nodes do not agree that attempt 0 is its newest" in ran.err
-    here.nodes["beta"].answers["sh", "-c", CLAIMS, "*"] = kept
+    here.nodes["beta"].answers["sh", "-c", CLAIMS, "*"] = saved
     assert orch(*words, on=here, says=None).code == 0
     assert newest(here) == [("1", f"40:{SHA}")] * 3
 
@@ -106,8 +106,8 @@ def test_a_checkpoint_that_rank_0_has_not_reported_is_not_taken_over(orch: Orch,
 def test_the_agreement_of_nodes() -> None:
     plan = lan.plan()
 
-    def check(*said: tuple[int | None, str, str], problem: str) -> None:
-        claims = [NodeClaim(node="x", attempt=attempt, claim=claim, plan_sha256=sha) for attempt, claim, sha in said]
+    def check(*message: tuple[int | None, str, str], problem: str) -> None:
+        claims = [NodeClaim(node="x", attempt=attempt, claim=claim, plan_sha256=sha) for attempt, claim, sha in message]
         assert problem in disagreement(plan, claims)
         assert bool(problem) == bool(disagreement(plan, claims))
 

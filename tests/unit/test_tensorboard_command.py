@@ -133,7 +133,8 @@ def test_only_what_was_added_is_read(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", ["python-of-it", "python", "python3"])
 def test_a_tensorboard_that_is_missing_or_ends(scene: Scene, name: str) -> None:
-    """Without one on the PATH, that of the user's Python is tried, away from the folder that the user is in."""
+    """The TensorBoard of the user's Python is tried if none is on the PATH, away from the folder that the user is
+    in."""
     if name == "python3" and any((folder / "tensorboard").exists() for folder in map(Path, ("/usr/bin", "/bin"))):
         pytest.skip("this computer has a TensorBoard")
     if name == "python":
@@ -149,7 +150,7 @@ def test_a_tensorboard_that_is_missing_or_ends(scene: Scene, name: str) -> None:
 
 
 def test_a_run_in_a_folder_of_its_own(scene: Scene, tmp_path: Path) -> None:
-    """As of `--engine process`: its plan says where it is, for `orch pull`, too."""
+    """Example: `--engine process`, whose plan says where it is, for `orch pull`, too."""
     scene.install("#!/bin/sh\nexit 3\n")
     record = RunRecord(RUN)
     specs = [lan.spec("alpha", workspace=str(tmp_path / "elsewhere"))]
@@ -270,7 +271,7 @@ def test_the_token_opens_it_and_requests_pass(board: tuple[SocketServer, str]) -
         ("/data/runs", {"sec_fetch_site": "same-site"}),  # a page of another port
     ],
 )
-def test_nobody_else_reads_it(board: tuple[SocketServer, str], path: str, headers: dict[str, str]) -> None:
+def test_no_other_user_reads_it(board: tuple[SocketServer, str], path: str, headers: dict[str, str]) -> None:
     server, url = board
     if headers:  # with the cookie, which such a request does not even have
         opened = ask(url, "/?" + urlsplit(url).query)

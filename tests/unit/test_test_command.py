@@ -190,7 +190,7 @@ class Rehearsal:
     def __post_init__(self) -> None:
         self.nodes = {name: FakeNode(name, programs=self.table(name)) for name in THREE}
         self.followed = FollowedRun(RunRecord("r1"))
-        self.roll_call = Rendezvous(self.nodes, lan.plan(THREE), self.followed.state, self.clock)
+        self.arrivals = Rendezvous(self.nodes, lan.plan(THREE), self.followed.state, self.clock)
 
     def table(self, name: str) -> Any:
         row = f" 0: 0B00000A:9C40 0B00000A:{lan.plan(THREE).supervisor_port:04X} 01 0\n"  # on 10.0.0.11, established
@@ -198,10 +198,10 @@ class Rehearsal:
 
     def after(self, seconds: float) -> list[str]:
         self.clock.now += seconds
-        return self.roll_call.hear(Tick())
+        return self.arrivals.hear(Tick())
 
 
-def test_arrivals_are_told_once_each() -> None:
+def test_arrivals_are_reported_once_each() -> None:
     rehearsal = Rehearsal()
     assert rehearsal.after(2) == []
     rehearsal.there = {"alpha", "gamma"}
@@ -220,7 +220,7 @@ def test_who_stays_away_is_named_within_seconds_of_the_others() -> None:
     assert (caught.value.exit_code, "orch doctor" in caught.value.hint) == (4, True)
 
 
-def test_nobody_comes() -> None:
+def test_no_node_comes() -> None:
     rehearsal = Rehearsal()
     assert rehearsal.after(BEHIND_S + 1) == []
     with pytest.raises(NodeUnreachableError, match="alpha, beta, gamma did not reach"):
@@ -231,12 +231,12 @@ def test_a_started_rank_shows_that_all_nodes_have_met() -> None:
     rehearsal = Rehearsal()
     started = RunLine(time="", node="beta", node_rank=1, rank=1, text=event("started", 1).partition(": ")[2])
     rehearsal.followed.take(started)
-    assert rehearsal.roll_call.hear(started) == list(THREE)
+    assert rehearsal.arrivals.hear(started) == list(THREE)
     assert rehearsal.after(FIRST_S + 1) == []
 
 
 def test_who_stays_away_ends_the_test_and_nothing_is_left(orch: Orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command as a whole, its patience cut to nothing: the containers go on, and nobody connects."""
+    """The command as a whole, its patience cut to nothing: the containers continue, and none connects."""
     monkeypatch.setattr("orchestrator.fleet.supervise.rendezvous.FIRST_S", 0.0)
     here = lan.lan(*THREE, ends_with=None)
     ran = orch("test", on=here)

@@ -76,7 +76,7 @@ def test_two_launches_of_the_same_data_leave_each_other_alone(tmp_path: Path, da
 
 
 def test_the_copy_that_has_the_name_is_used_and_the_own_one_removed(tmp_path: Path, data: Path) -> None:
-    """Also where its folders are read-only, as those that were copied."""
+    """The same holds where its folders are read-only, as those that were copied."""
     target = tmp_path / "disk/0123"
     (data / "sub").chmod(0o555)
 

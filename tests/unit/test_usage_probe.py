@@ -61,8 +61,8 @@ def test_gpus() -> None:
 
 
 def test_the_agents_sample_counts_where_there_is_one() -> None:
-    kept = json.dumps({"t": 5.0, **asdict(USAGE)})
-    assert UsageReader().read(line("1", 1, 1, kept=kept)) == USAGE
+    saved = json.dumps({"t": 5.0, **asdict(USAGE)})
+    assert UsageReader().read(line("1", 1, 1, kept=saved)) == USAGE
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_it_ends_by_itself() -> None:
     assert ran.stderr == ""
 
 
-def test_it_ends_when_nobody_reads() -> None:
+def test_it_ends_when_its_output_is_not_read() -> None:
     argv = ["sh", "-c", usage_probe.SCRIPT, "sh", "1000", "0.05", "", ""]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout
@@ -110,9 +110,9 @@ def test_it_ends_when_nobody_reads() -> None:
 
 
 def test_a_file_that_stays_the_same_is_of_a_run_that_is_over(tmp_path: Path) -> None:
-    kept = tmp_path / "resources-0.jsonl"
-    kept.write_text(json.dumps({"t": 1.0, **asdict(USAGE)}) + "\n")
-    argv = ["sh", "-c", usage_probe.SCRIPT, "sh", "8", "0", str(kept), ""]
+    saved = tmp_path / "resources-0.jsonl"
+    saved.write_text(json.dumps({"t": 1.0, **asdict(USAGE)}) + "\n")
+    argv = ["sh", "-c", usage_probe.SCRIPT, "sh", "8", "0", str(saved), ""]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
     reader = UsageReader()
     of_agent = [reader.read(one) == USAGE for one in ran.stdout.splitlines() if one]

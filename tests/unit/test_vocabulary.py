@@ -16,8 +16,9 @@ pytestmark = pytest.mark.source
 ROOT = Path(__file__).parents[2]
 CODE = sorted(
     path
-    for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks")
+    for name in ("contract", "orch_hooks", "orchestrator", "trainer", "benchmarks", "scripts", "tests")
     for path in ROOT.glob(f"{name}/**/*.py")
+    if path != Path(__file__)  # it has the words themselves
 )
 DOCUMENTS = sorted(
     path for pattern in ("*.md", ".github/**/*.md", "docs/**/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
@@ -50,8 +51,17 @@ SAY = {
 }
 """An idiom as a pattern of whole words, and plain words for it."""
 BANNED = re.compile(r"\b(?:" + "|".join(f"(?:{idiom})" for idiom in SAY) + r")\b", re.IGNORECASE)
-OPENINGS = re.compile(r"\s*(?:What|Of|Who|Whose|By)\b")
-"""A docstring that begins so has no subject."""
+OPENINGS = re.compile(
+    r"\s*(?:What|Whatever|Who|Whoever|Whom|Whose|Which|How|However|Why|Whether|If|When|Where|While|Since|Until|Because"
+    r"|It|They|There|Somebody|Nobody|Is|Has|Does|Can|Could|Are|Was|Were|Not|Nor|And|But|Or|Also|Only|Then|Otherwise|Else"
+    r"|About|Above|After|Against|Among|Around|As|At|Before|Behind|Below|Beside|Between|By|For|From|In|Into|Of|On|Over"
+    r"|Per|That|Through|To|Under|Up|With|Within|Without)\b"
+)
+"""Words with which a docstring neither names nor commands anything."""
+ODD_NAMES = re.compile(r"(?:^|_)(?:kept|said|told|heard|lacks?|lacking|mend(?:s|ed|ing)?|anew|nobody)(?=_|$)")
+"""Words in identifiers for which the field has others: saved, printed, reported, received, missing, repair."""
+EXCHANGED = {"lacking", "heard", "LinesNotKept"}
+"""Keys of JSON output, and an event of the public Python API."""
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -64,6 +74,22 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 def idioms(lines: Iterable[tuple[int, str]]) -> list[str]:
     return [f"{number}: {found[0]}" for number, line in lines for found in BANNED.finditer(line)]
+
+
+def names(path: Path) -> Iterator[tuple[int, str]]:
+    """Names that a module defines or assigns, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)):
+                yield node.lineno, name
+
+
+def is_odd(name: str) -> bool:
+    return bool(ODD_NAMES.search(name) or BANNED.search(name.replace("_", " ")))
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -84,6 +110,16 @@ def test_an_idiom_is_recognized(text: str) -> None:
 @pytest.mark.parametrize("text", ["It continues", "recommended", "a number of goons", "optimistic", "an optimizer"])
 def test_plain_words_pass(text: str) -> None:
     assert not BANNED.search(text)
+
+
+@pytest.mark.parametrize("name", ["what_lacks", "_told", "lines_not_kept", "test_the_run_goes_on", "test_nobody_comes"])
+def test_an_odd_name_is_recognized(name: str) -> None:
+    assert is_odd(name)
+
+
+@pytest.mark.parametrize("name", ["missing", "black_list", "test_a_goes_one", "commended", "untold"])
+def test_a_plain_name_passes(name: str) -> None:
+    assert not is_odd(name)
 
 
 def test_the_code_speaks_plainly() -> None:
@@ -108,3 +144,18 @@ def test_docstrings_stand_alone() -> None:
         if (those := [f"{number}: {text[:60]}" for number, text in docstrings(path) if OPENINGS.match(text)])
     }
     assert found == {}, "begin with an imperative or a noun phrase"
+
+
+def test_names_are_words_of_the_field() -> None:
+    found = {
+        str(path.relative_to(ROOT)): those
+        for path in CODE
+        if (
+            those := [
+                f"{number}: {name}"
+                for number, name in names(path)
+                if name not in EXCHANGED and is_odd(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+            ]
+        )
+    }
+    assert found == {}, "say saved, printed, reported, received, missing or repair"

@@ -1,4 +1,4 @@
-"""A run is seen through on machines that exist in memory alone: killed, cut off, given up, taken in again."""
+"""Supervision of a run on machines that exist in memory alone: killed, cut off, given up, added back."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def once(condition: Callable[[Update], bool], *acts: Callable[[], object]) -> Ca
     """Each act at the first event that the condition takes, one after the other."""
     left = list(acts)
 
-    def hear(told: Update) -> None:
-        if left and condition(told):
+    def hear(update: Update) -> None:
+        if left and condition(update):
             left.pop(0)()
 
     return hear
 
 
-def is_replanned(told: Update) -> bool:
-    return isinstance(told, Replanned)
+def is_replanned(update: Update) -> bool:
+    return isinstance(update, Replanned)
 
 
 def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
@@ -54,12 +54,12 @@ def test_a_container_that_was_killed_is_started_again(scene: Scene) -> None:
     scene.engines["gamma"].finish(scene.container("gamma"), 137)
     starts = len([call for call in scene.engines["gamma"].calls if call[0] == "start"])
 
-    def then(told: Update) -> None:
-        if isinstance(told, Tick) and scene.told_of(StartContainer):
+    def then(update: Update) -> None:
+        if isinstance(update, Tick) and scene.updates_of(StartContainer):
             scene.finish()
 
     outcome = scene.watch(plan, containers, then)
-    assert scene.told_of(StartContainer) == [StartContainer(node="gamma")]
+    assert scene.updates_of(StartContainer) == [StartContainer(node="gamma")]
     assert len([call for call in scene.engines["gamma"].calls if call[0] == "start"]) == starts + 1
     assert (outcome.phase, RunRecord(plan.run_id).outcome()) == (Phase.SUCCEEDED, ("succeeded", ""))
 
@@ -68,32 +68,32 @@ def test_a_lost_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     plan, containers = scene.begin()
     scene.engines["gamma"].pull()
 
-    def then(told: Update) -> None:
-        if isinstance(told, NodeLost):
+    def then(update: Update) -> None:
+        if isinstance(update, NodeLost):
             scene.engines["gamma"].put_back()
-        if isinstance(told, NodeBack):
+        if isinstance(update, NodeBack):
             scene.say("gamma", "[rank2]: here again")
             scene.finish()
 
     outcome = scene.watch(plan, containers, then)
     assert (outcome.phase, outcome.failure) == (Phase.SUCCEEDED, None)
-    texts = [said.text for said in RunRecord(plan.run_id).lines("gamma")]
+    texts = [line.text for line in RunRecord(plan.run_id).lines("gamma")]
     assert texts.count("here again") == 1
 
 
 def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> None:
-    """Over a connection that broke; the container, which runs, would be waited for in silence."""
+    """The connection broke; the container, which runs, would be waited for in silence."""
     plan, containers = scene.begin()
 
     def speak() -> None:
         scene.engines["gamma"].hang_up()
         scene.say("gamma", "[rank2]: here still")
 
-    begin = once(lambda told: isinstance(told, Tick), speak)
+    begin = once(lambda update: isinstance(update, Tick), speak)
 
-    def then(told: Update) -> None:
-        begin(told)
-        if isinstance(told, RunLine) and told.text == "here still":
+    def then(update: Update) -> None:
+        begin(update)
+        if isinstance(update, RunLine) and update.text == "here still":
             scene.finish()
 
     assert scene.watch(plan, containers, then).phase is Phase.SUCCEEDED
@@ -102,11 +102,11 @@ def test_a_log_that_ends_without_an_error_is_taken_up_again(scene: Scene) -> Non
 def test_a_node_that_stays_away_ends_a_run_that_needs_all(scene: Scene) -> None:
     plan, containers = scene.begin()
     scene.engines["gamma"].pull()
-    outcome = scene.watch(plan, containers, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _event: None)
     assert outcome.failure is not None
     assert (outcome.failure.node, outcome.failure.rank) == ("gamma", 2)
     assert outcome.failure.reason.startswith("no answer in 5 s, for 1")
-    (given_up,) = scene.told_of(GiveUp)
+    (given_up,) = scene.updates_of(GiveUp)
     assert recovery_line(given_up).startswith("✗ gamma gone for 1")
     for name in THREE[:2]:
         assert "stop" in [call[0] for call in scene.engines[name].calls]
@@ -126,32 +126,32 @@ def test_a_node_whose_gpu_is_lost_takes_no_part_until_it_is_back(scene: Scene) -
     assert list(fit(pool, THREE, plan.run_id)[0]) == list(THREE)
 
 
-def test_given_up_gone_on_without_and_taken_in_again(scene: Scene) -> None:
+def test_given_up_continued_without_and_added_again(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
     scene.engines["gamma"].pull()
     attempts: list[Plan] = []
 
-    def then(told: Update) -> None:
-        if isinstance(told, Replanned):
-            attempts.append(told.plan)
+    def then(update: Update) -> None:
+        if isinstance(update, Replanned):
+            attempts.append(update.plan)
             if len(attempts) == 1:
                 scene.engines["gamma"].put_back()
             else:
                 scene.finish()
-        if isinstance(told, NodeBack) and told.node_rank is None:
+        if isinstance(update, NodeBack) and update.node_rank is None:
             lan.keep_checkpoint(scene.nodes["alpha"], plan.run_id, 40)
             scene.say("alpha", lan.written(40))
 
     outcome = scene.watch(plan, containers, then)
 
-    assert scene.told_of(Replan) == [Replan(without=("gamma",), left=("alpha", "beta"))]
-    assert scene.told_of(AddNodes) == [AddNodes(nodes=("gamma",))]
+    assert scene.updates_of(Replan) == [Replan(without=("gamma",), left=("alpha", "beta"))]
+    assert scene.updates_of(AddNodes) == [AddNodes(nodes=("gamma",))]
     without, again = attempts
     assert ([part.node for part in without.nodes], without.attempt, without.away) == (["alpha", "beta"], 1, ("gamma",))
     assert ([part.node for part in again.nodes], again.attempt, again.away) == (list(THREE), 2, ())
-    for anew in attempts:
-        assert anew.command == ("gpt2", "--batch-size", "2", "--global-batch-size", "6")
-        assert (anew.run_id, anew.min_nodes, anew.max_restarts) == (plan.run_id, 2, 2)
+    for attempt in attempts:
+        assert attempt.command == ("gpt2", "--batch-size", "2", "--global-batch-size", "6")
+        assert (attempt.run_id, attempt.min_nodes, attempt.max_restarts) == (plan.run_id, 2, 2)
     assert (outcome.phase, outcome.then) == (Phase.SUCCEEDED, None)
     assert RunRecord(plan.run_id).plan() == again
     for engine in scene.engines.values():  # at most one container for each run and rank
@@ -167,7 +167,7 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
         scene.record(step)
     scene.engines["alpha"].pull()
     outcome = scene.watch(plan, containers, once(is_replanned, lambda: scene.finish(names=THREE[1:])))
-    (moved,) = [told.plan for told in scene.told if isinstance(told, Replanned)]
+    (moved,) = [each.plan for each in scene.updates if isinstance(each, Replanned)]
     assert ([part.node for part in moved.nodes], moved.master) == (["gamma", "beta"], "gamma")
     assert outcome.phase is Phase.SUCCEEDED
     assert scene.brought[:2] == [
@@ -176,21 +176,21 @@ def test_the_master_is_lost_and_its_place_goes_where_the_newest_checkpoint_lies(
     ]
 
 
-def test_it_does_not_begin_anew_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
+def test_it_does_not_begin_again_where_its_checkpoints_are_out_of_reach(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
     scene.say("alpha", lan.written(40))
-    heard = once(lambda told: isinstance(told, RunLine) and "checkpoint" in told.text, scene.engines["alpha"].pull)
-    outcome = scene.watch(plan, containers, heard)
+    received = once(lambda each: isinstance(each, RunLine) and "checkpoint" in each.text, scene.engines["alpha"].pull)
+    outcome = scene.watch(plan, containers, received)
     assert outcome.failure is not None
     assert outcome.failure.reason == "the run's checkpoint of step 40 was on alpha, and no node that answers has one"
     assert [len(scene.engines[name].made) for name in THREE] == [1, 0, 0]
 
 
-def test_what_cannot_be_planned_anew_is_said(scene: Scene) -> None:
+def test_what_cannot_be_planned_again_is_reported(scene: Scene) -> None:
     plan, containers = scene.begin(min_nodes=2)
     scene.engines["gamma"].pull()
     scene.engines["beta"].failures["create"] = EngineError("no space left on device", node="beta")
-    outcome = scene.watch(plan, containers, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _event: None)
     assert outcome.failure is not None
     assert (outcome.failure.node, outcome.failure.reason) == ("beta", "beta: no space left on device")
     assert RunRecord(plan.run_id).outcome() == ("failed", "beta: no space left on device")
@@ -205,13 +205,13 @@ def test_orch_stop_is_not_undone(scene: Scene) -> None:
             engine.failures.pop("stop", None)
         stop_run(list(scene.nodes.values()), record, timeout_s=0)
 
-    outcome = scene.watch(plan, containers, once(lambda told: isinstance(told, Tick), kill))
+    outcome = scene.watch(plan, containers, once(lambda each: isinstance(each, Tick), kill))
     assert (outcome.phase, outcome.failure) == (Phase.STOPPED, None)
-    assert scene.told_of(StartContainer) == []
+    assert scene.updates_of(StartContainer) == []
 
 
 def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
-    """Nobody can say which container is its; it is looked for by its labels when the node answers."""
+    """Its container is not known; it is looked for by its labels when the node answers."""
     plan, containers = scene.begin()
     scene.engines["beta"].pull()
     blind = [
@@ -219,14 +219,14 @@ def test_a_supervisor_may_be_started_while_a_node_is_away(scene: Scene) -> None:
         for container in containers
     ]
 
-    def then(told: Update) -> None:
-        if isinstance(told, NodeLost):
+    def then(update: Update) -> None:
+        if isinstance(update, NodeLost):
             scene.engines["beta"].put_back()
-        if isinstance(told, NodeBack):
+        if isinstance(update, NodeBack):
             scene.finish()
 
     assert scene.watch(plan, blind, then).phase is Phase.SUCCEEDED
-    (came,) = [told for told in scene.told if isinstance(told, NodeBack)]
+    (came,) = [update for update in scene.updates if isinstance(update, NodeBack)]
     assert came.container == scene.container("beta")
 
 
@@ -242,7 +242,7 @@ def test_cut_off_from_all_it_waits_and_then_says_so(scene: Scene) -> None:
     plan, containers = scene.begin()
     for engine in scene.engines.values():
         engine.pull()
-    outcome = scene.watch(plan, containers, lambda _told: None)
+    outcome = scene.watch(plan, containers, lambda _event: None)
     assert (outcome.phase, outcome.failure) == (Phase.LOST, None)
     assert scene.time.now >= 600
 
@@ -255,10 +255,10 @@ def test_what_the_supervisors_agreed_on_is_the_reason(scene: Scene) -> None:
         scene.engines[name].write(scene.container(name), lan.moment(rank), line)
     scene.engines["gamma"].write(scene.container("gamma"), lan.moment(9), "[rank2]: ValueError: no")
     scene.finish(1)
-    failure = scene.watch(plan, containers, lambda _told: None).failure
+    failure = scene.watch(plan, containers, lambda _event: None).failure
     assert failure is not None
     assert (failure.node, failure.rank, failure.exit_code, failure.reason) == ("gamma", 2, 1, "ValueError: no")
-    assert scene.told_of(StartContainer) == []
+    assert scene.updates_of(StartContainer) == []
 
 
 # ── One supervisor, and what is done beside it ──────────────────────────────────────────────────────────────────

@@ -45,7 +45,7 @@ SAYS = (
 )
 
 
-def said(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLine:
+def line_of(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLine:
     """A line of the node that holds this rank, one rank each."""
     node = node or lan.NAMES[rank or 0]
     return RunLine(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
@@ -53,7 +53,7 @@ def said(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLin
 
 def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", **values: object) -> RunLine:
     words = {"event": kind, "rank": rank, "node": node, **values}
-    return said(second, f"@orch {json.dumps(words)}", rank, node)
+    return line_of(second, f"@orch {json.dumps(words)}", rank, node)
 
 
 def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Postmortem:
@@ -97,9 +97,9 @@ def test_a_failed_run_is_explained(orch: Orch) -> None:
 def test_for_programs(orch: Orch) -> None:
     here = lan.lan(*THREE, says=SAYS, ends_with=1)
     run = detached(orch, here)
-    told = json_data(orch("why", run, "--json", on=here).out)
-    cause = told["failure"]["cause"]
-    assert (told["run_id"], told["state"], told["failure"]["rank"]) == (run, "failed", 0)
+    data = json_data(orch("why", run, "--json", on=here).out)
+    cause = data["failure"]["cause"]
+    assert (data["run_id"], data["state"], data["failure"]["rank"]) == (run, "failed", 0)
     assert (cause["id"], cause["owner"]) == ("code.exception", "user")
 
 
@@ -119,12 +119,12 @@ def test_the_record_suffices_when_machines_and_inventory_are_gone(orch: Orch) ->
 def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read() -> None:
     record, plan = RunRecord("long-1"), lan.plan(("alpha",))
     plan = replace(plan, nodes=(replace(plan.nodes[0], nproc_per_node=2),))
-    with record.open_log("alpha") as kept:
-        kept.add(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
+    with record.open_log("alpha") as saved:
+        saved.add(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
         for number in range(25):
-            kept.add(said(1, f"rank 1 loads file {number}", 1, "alpha"))
+            saved.add(line_of(1, f"rank 1 loads file {number}", 1, "alpha"))
         for number in range(30_000):
-            kept.add(said(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
+            saved.add(line_of(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
     lines = evidence_lines(record, plan)
     assert len(lines) == 1 + LAST_LINES + 1
     assert kind_of(lines[0].event) == "stacks"
@@ -147,7 +147,7 @@ def test_a_plan_that_cannot_be_read_hides_no_log(orch: Orch) -> None:
     assert "ValueError: label 11" in orch("why", run, on=here).out
 
 
-def test_a_run_that_nobody_knows(orch: Orch) -> None:
+def test_a_run_that_no_node_knows(orch: Orch) -> None:
     ran = orch("why", "nope", on=lan.lan(*THREE))
     assert ran.code == 3
     assert "no run nope on any node" in ran.err
@@ -159,12 +159,12 @@ def test_the_engine_and_the_kernel_are_asked(orch: Orch) -> None:
     xid = "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n"
     alpha.answers = {("sh", "-c", SCRIPT, "*"): (0, xid, ""), **alpha.answers}
     run = detached(orch, here)
-    told = json_data(orch("why", run, "--json", on=here).out)
-    assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("alpha", "gpu.lost")
+    data = json_data(orch("why", run, "--json", on=here).out)
+    assert (data["failure"]["node"], data["failure"]["cause"]["id"]) == ("alpha", "gpu.lost")
     for held in here.nodes["beta"].engine.made:
         here.nodes["beta"].engine.finish(held, 137, oom_killed=True)
-    told = json_data(orch("why", run, "--json", on=here).out)
-    assert (told["failure"]["node"], told["failure"]["cause"]["id"]) == ("beta", "memory.limit")
+    data = json_data(orch("why", run, "--json", on=here).out)
+    assert (data["failure"]["node"], data["failure"]["cause"]["id"]) == ("beta", "memory.limit")
 
 
 # ── Supervisors ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,118 +174,125 @@ OVER = {"outcome": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9
 
 def test_the_supervisors_verdict_decides_who_it_was() -> None:
     lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.13]:33515"
-    told = story(
-        said(2, lost), said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **OVER})}", None)
+    reported = story(
+        line_of(2, lost),
+        line_of(3, "step 11", 2),
+        line_of(4, f"@orch {json.dumps({'event': 'finished', **OVER})}", None),
     )
-    assert told.failure is not None
-    assert told.failure.cause is not None
-    assert (told.failure.node, told.failure.rank, told.failure.exit_code) == ("gamma", 2, -9)
-    assert told.failure.cause.id == "memory.killed"
+    assert reported.failure is not None
+    assert reported.failure.cause is not None
+    assert (reported.failure.node, reported.failure.rank, reported.failure.exit_code) == ("gamma", 2, -9)
+    assert reported.failure.cause.id == "memory.killed"
 
 
 @pytest.mark.parametrize("wording", ["sent no heartbeat", "gave no sign of life"])  # the second one: older agents
 def test_a_frozen_rank(wording: str) -> None:
     why = f"frozen: local rank 0 {wording} for 61 s"
-    told = story(
-        said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **OVER, 'reason': why})}", None)
+    reported = story(
+        line_of(3, "step 11", 2), line_of(4, f"@orch {json.dumps({'event': 'finished', **OVER, 'reason': why})}", None)
     )
-    assert told.failure is not None
-    assert told.failure.cause is not None
-    assert (told.failure.reason, told.failure.cause.id) == (why, "node.frozen")
+    assert reported.failure is not None
+    assert reported.failure.cause is not None
+    assert (reported.failure.reason, reported.failure.cause.id) == (why, "node.frozen")
 
 
 def test_a_node_that_the_supervisors_lost() -> None:
     gone = {**OVER, "rank": None, "exit_code": None, "reason": "no word from it for 60 s"}
-    told = story(said(3, "step 11", 2), said(4, f"@orch {json.dumps({'event': 'finished', **gone})}", None))
-    assert told.failure is not None
-    assert told.failure.cause is not None
-    assert (told.failure.node, told.failure.reason) == ("gamma", "no word from it for 60 s")
-    assert told.failure.cause.id == "node.lost"
+    data = story(line_of(3, "step 11", 2), line_of(4, f"@orch {json.dumps({'event': 'finished', **gone})}", None))
+    assert data.failure is not None
+    assert data.failure.cause is not None
+    assert (data.failure.node, data.failure.reason) == ("gamma", "no word from it for 60 s")
+    assert data.failure.cause.id == "node.lost"
 
 
-def test_what_the_run_survived_is_told_once() -> None:
+def test_what_the_run_survived_is_reported_once() -> None:
     again = {"event": "restarting", "generation": 1, **OVER, "restarts_left": 2}
-    told = story(
-        *(said(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
+    reported = story(
+        *(line_of(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
         *(event(6, "generation", node=node, generation=2) for node in THREE),
-        said(9, "step 30"),
+        line_of(9, "step 30"),
         running=True,
         now=10,
     )
-    assert (told.state, told.failure, len(told.earlier)) == ("running", None, 1)
-    assert "rank 2 on gamma: ended by SIGKILL" in text(told)
+    assert (reported.state, reported.failure, len(reported.earlier)) == ("running", None, 1)
+    assert "rank 2 on gamma: ended by SIGKILL" in text(reported)
 
 
 def test_only_the_last_epoch_counts() -> None:
-    old = (said(1, "Traceback (most recent call last):"), said(2, "ValueError: old"))
-    told = story(*old, event(3, "generation", generation=1), said(4, "step 1"), running=True, now=5)
-    assert told.failure is None
+    old = (line_of(1, "Traceback (most recent call last):"), line_of(2, "ValueError: old"))
+    reported = story(*old, event(3, "generation", generation=1), line_of(4, "step 1"), running=True, now=5)
+    assert reported.failure is None
 
 
 @pytest.mark.parametrize("judged", ["user", "configuration", "infrastructure"])
 def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> None:
     reason = "TrainerError: No space left on device for the checkpoint of step 40"
     last = event(4, "finished", node="alpha", rank=0, exit_code=1, reason=reason, outcome=judged)
-    told = story(said(3, reason), last, outcome=("failed", ""))
-    assert told.failure
-    assert told.failure.cause
-    assert (told.failure.cause.id, told.failure.cause.owner) == ("storage.full", "configuration")
+    reported = story(line_of(3, reason), last, outcome=("failed", ""))
+    assert reported.failure
+    assert reported.failure.cause
+    assert (reported.failure.cause.id, reported.failure.cause.owner) == ("storage.full", "configuration")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("done", "succeeded"), ("stopped", "stopped")])
 def test_a_good_end(kind: str, state: str) -> None:
-    told = story(said(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
-    assert (told.state, told.failure) == (state, None)
+    reported = story(line_of(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
+    assert (reported.state, reported.failure) == (state, None)
 
 
 def test_a_lost_node_that_this_computer_saw() -> None:
-    told = story(said(1, "step 1"), said(2, "step 2", 1), outcome=("failed", "no answer in 34 s"))
-    assert told.failure is not None
-    assert (told.failure.reason, told.state) == ("no answer in 34 s", "failed")
+    reported = story(line_of(1, "step 1"), line_of(2, "step 2", 1), outcome=("failed", "no answer in 34 s"))
+    assert reported.failure is not None
+    assert (reported.failure.reason, reported.state) == ("no answer in 34 s", "failed")
 
 
 # ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_who_is_silent_longest_stands_first() -> None:
-    told = story(said(1, "step 3", 1), said(2, "step 3", 2), said(50, "step 4"), running=True, now=60)
-    assert [(one.rank, one.silent_s, one.word) for one in told.heard] == [
+    reported = story(line_of(1, "step 3", 1), line_of(2, "step 3", 2), line_of(50, "step 4"), running=True, now=60)
+    assert [(one.rank, one.silent_s, one.word) for one in reported.heard] == [
         (0, 10.0, "step 4"), (1, 59.0, "step 3"), (2, 58.0, "step 3"),
     ]  # fmt: skip
-    lines = [line for line in text(told).splitlines() if "ago" in line]
+    lines = [line for line in text(reported).splitlines() if "ago" in line]
     assert lines[0] == "    rank 1 on beta           59 s ago  step 3"
 
 
 def test_a_rank_of_the_trainer_that_has_not_begun() -> None:
-    told = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
-    assert "rank 2 on gamma has not begun" in told.waits
-    assert "none of ranks 0, 1 has joined the others yet" in told.waits
+    reported = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
+    assert "rank 2 on gamma has not begun" in reported.waits
+    assert "none of ranks 0, 1 has joined the others yet" in reported.waits
 
 
 def test_supervisors_say_whom_they_wait_for() -> None:
-    told = story(
+    reported = story(
         event(1, "waiting", nodes=["gamma"], seconds=20),
         event(2, "stalled", node="beta", nodes=["gamma"], seconds=8),
         running=True,
     )
-    assert told.waits[:2] == (
+    assert reported.waits[:2] == (
         "alpha has waited 21 s for gamma to come", "beta has heard nothing of gamma for 8 s",
     )  # fmt: skip
-    heard = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True)
-    assert not any("heard nothing" in sentence for sentence in heard.waits)
+    received = story(
+        event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True
+    )
+    assert not any("heard nothing" in sentence for sentence in received.waits)
 
 
 def test_nccl_tells_who_is_behind() -> None:
     watchdog = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, x) ran"
-    told = story(
-        *(said(1, watchdog.format(rank), rank) for rank in (0, 1)),
-        *(said(2, f"detected by watchdog at work: 8, last completed NCCL work: {7 - rank}.", rank) for rank in (0, 1)),
-        said(1, "loading a checkpoint", 2),
+    reported = story(
+        *(line_of(1, watchdog.format(rank), rank) for rank in (0, 1)),
+        *(
+            line_of(2, f"detected by watchdog at work: 8, last completed NCCL work: {7 - rank}.", rank)
+            for rank in (0, 1)
+        ),
+        line_of(1, "loading a checkpoint", 2),
         outcome=("failed", ""),
     )
-    assert "rank 0 on alpha gave up waiting in allreduce" in told.waits
-    assert "rank 1 is behind: the last collective that it completed is number 6" in told.waits
-    assert "they waited for rank 2 on gamma: no timeout was reported there" in told.waits
+    assert "rank 0 on alpha gave up waiting in allreduce" in reported.waits
+    assert "rank 1 is behind: the last collective that it completed is number 6" in reported.waits
+    assert "they waited for rank 2 on gamma: no timeout was reported there" in reported.waits
 
 
 # ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +356,7 @@ def test_on_a_cluster_nodes_are_a_number_and_no_step_needs_rights() -> None:
 
 
 def check_on_a_cluster(id: str) -> None:
-    """There a job has nodes that no inventory names, and they are an administrator's."""
+    """Check the texts on a cluster: a job has nodes that no inventory names, and they are an administrator's."""
     cause = there(id)
     for command, words in commands_of(cause):
         assert words[0] in ("check-gpus", "checkpoints", "docs", "doctor", "explain", "launch", "logs", "prepare",
@@ -388,7 +395,7 @@ HOSTILE = "c2; touch /tmp/x"
 
 
 def on_uni(*lines: RunLine, plan: bool = True) -> str:
-    """What is said of a run on three nodes of the cluster uni, also where this computer has no plan of it."""
+    """Print the answer for a run on three nodes of the cluster uni, also where this computer has no plan of it."""
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="exited", exit_code=1)
     known = replace(lan.plan(THREE), cluster="uni") if plan else None
     evidence = Evidence(run_id="r1", plan=known, cluster="uni", lines=lines, containers=dict.fromkeys(THREE, held))
@@ -398,24 +405,24 @@ def on_uni(*lines: RunLine, plan: bool = True) -> str:
 def first(node: str, cause: str) -> RunLine:
     """The failure that the agents agreed on."""
     values = {"event": "finished", "node": node, "outcome": "infrastructure", "rank": 1, "exit_code": 1}
-    return said(9, f"@orch {json.dumps({**values, 'cause': cause, 'reason': 'it failed'})}")
+    return line_of(9, f"@orch {json.dumps({**values, 'cause': cause, 'reason': 'it failed'})}")
 
 
 @pytest.mark.parametrize("plan", [True, False])
 def test_steps_for_a_run_on_a_cluster(plan: bool) -> None:
-    lines = [said(number, line, 0, "alpha") for number, line in enumerate(SAYS)]
+    lines = [line_of(number, line, 0, "alpha") for number, line in enumerate(SAYS)]
     assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in on_uni(*lines, plan=plan)
-    told = on_uni(first("beta", "gpu.lost"), plan=plan)
-    assert "continue without it: add `exclude: beta` to `options:` of cluster uni in the inventory" in told
-    assert told.endswith("  → orch logs r1 --nodes beta")
+    reported = on_uni(first("beta", "gpu.lost"), plan=plan)
+    assert "continue without it: add `exclude: beta` to `options:` of cluster uni in the inventory" in reported
+    assert reported.endswith("  → orch logs r1 --nodes beta")
     assert "then: orch check-gpus --on uni --nodes 3" in on_uni(first("beta", "gpu.none"), plan=plan)
 
 
 def test_a_hostile_name_is_one_word_of_a_line_to_paste() -> None:
     frozen = first(HOSTILE, "node.frozen")
-    for told in (on_uni(frozen), text(story(frozen))):
-        assert f"orch logs r1 --nodes '{HOSTILE}'" in told
-        assert f"--nodes {HOSTILE}" not in told
+    for each in (on_uni(frozen), text(story(frozen))):
+        assert f"orch logs r1 --nodes '{HOSTILE}'" in each
+        assert f"--nodes {HOSTILE}" not in each
     assert f"add `exclude: '{HOSTILE}'` to" in on_uni(frozen)
 
 
@@ -452,13 +459,13 @@ def test_lines_in_a_record(orch: Orch) -> None:
     record.save_plan(lan.plan(THREE))
     with record.open_log("alpha") as log:
         for number, line in enumerate(SAYS):
-            log.add(said(number, line.partition(": ")[2]))
+            log.add(line_of(number, line.partition(": ")[2]))
     ran = orch("why", "old-1", on=lan.lan(*THREE))
     assert "ValueError: label 11" in ran.out
 
 
 def test_a_run_that_is_queued_again_names_the_node_that_it_lost() -> None:
-    """On a cluster: no rank failed for it, and no exit code is made up."""
+    """No rank failed on the cluster for it, and no exit code is made up."""
     held = ContainerFacts(id="c", name="c", image="", labels={}, status="queued", error="BeginTime")
     lost = event(3, "restarting", node="beta", generation=1, outcome="infrastructure", reason="its connection ended")
     plan = replace(lan.plan(THREE), cluster="uni")

@@ -1,4 +1,4 @@
-"""Which connections to torch's store belong to the ranks of this node: asked by rank 0's agent, as in RFC 1413.
+"""Connections to torch's store that belong to the ranks of this node: asked by rank 0's agent, as in RFC 1413.
 
 An address says from which machine a connection comes, and not whose it is: other users and other runs have the same
 one. The kernel knows the socket of a connection, and which processes hold it. Each agent answers for the processes

@@ -55,7 +55,7 @@ class CopyFiles:
     node_rank: int
     files: tuple[ResultFile, ...]
     upload: bool = False
-    """Whether they are to be copied from this node to rank 0's."""
+    """True if they are to be copied from this node to rank 0's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +87,14 @@ class RestartPolicy:
     silence_s: float = 60.0
     """A node that sends nothing for so long counts as lost."""
     absence_s: float = 900.0
-    """How long the others wait for a lost node."""
+    """Seconds for which the others wait for a lost node."""
     hang_s: float = 0.0
     """All ranks restart if they are stuck for so long; 0: they do not."""
     limits: LivenessLimits = field(default_factory=LivenessLimits)
     report_s: float = 10.0
     """Time between two reports of a node on its ranks."""
     independent: bool = False
-    """Whether each rank is meant to train its own model."""
+    """True if each rank is meant to train its own model."""
     sync_outputs: str = RESULTS
     """Files that are copied between the nodes before a start, as `file_lists` names them."""
 
@@ -104,7 +104,7 @@ class _NodeState:
     name: str
     here: bool = False
     ready: bool = False
-    heard: float = 0.0
+    received_at: float = 0.0
     stalled: bool = False
     signs: tuple[RankSigns, ...] = ()
     signs_at: float | None = None
@@ -131,7 +131,7 @@ class Coordinator:
     _decide_at: float | None = None
     _waits_since: float = 0.0
     _not_before: float = 0.0
-    _told_at: float = 0.0
+    _reported_at: float = 0.0
     _begun: float = 0.0
     _watch: LivenessWatch = field(init=False)
     _started_at: float = 0.0
@@ -142,7 +142,7 @@ class Coordinator:
         self._files = FileLists(self.names, self.policy.sync_outputs)
 
     def open(self, now: float) -> None:
-        self._waits_since = self._told_at = now
+        self._waits_since = self._reported_at = now
 
     def ready(self, rank: int, generation: int, now: float, results: ResultFiles | None = None) -> list[Order]:
         """A node runs no rank and is ready to start. `generation`: the last one it has seen; `results`: its files."""
@@ -222,7 +222,7 @@ class Coordinator:
             return [*self._start(now), *self._wait(now)]
         orders: list[Order] = []
         for rank, node in enumerate(self._nodes):
-            silent = now - node.heard
+            silent = now - node.received_at
             if rank == 0 or not node.here:
                 continue
             if silent > self.policy.silence_s:
@@ -280,7 +280,7 @@ class Coordinator:
         return LivenessWatch(self.policy.limits, now, independent=self.policy.independent)
 
     def _is_settled(self, now: float) -> bool:
-        """Whether nothing is gained by waiting for more exits."""
+        """Return whether nothing is gained by waiting for more exits."""
         assert self._decide_at is not None  # noqa: S101  # asked only where something has ended
         rank_exits = [node.rank_exit for node in self._nodes if node.rank_exit and node.rank_exit.outcome != "done"]
         if all(node.rank_exit or not node.here for node in self._nodes) or now >= self._decide_at:
@@ -296,7 +296,7 @@ class Coordinator:
         pause = 0.0 if clean else min(FIRST_PAUSE_S * 2**self._used, LONGEST_PAUSE_S)
         self._used += not clean
         self._running, self._decide_at = False, None
-        self._not_before, self._waits_since, self._told_at = now + pause, now, now
+        self._not_before, self._waits_since, self._reported_at = now + pause, now, now
         self._files.reset()
         for node in self._nodes:
             node.ready, node.rank_exit, node.stalled, node.copying_until = False, None, False, 0.0
@@ -326,7 +326,7 @@ class Coordinator:
         self.generation += 1
         self._begun, self._watch = now, self._new_watch(now)
         for node in self._nodes:
-            node.heard, node.rank_exit, node.signs, node.signs_at = now, None, (), None
+            node.received_at, node.rank_exit, node.signs, node.signs_at = now, None, (), None
             node.ranks.clear()
         return [*orders, StartRanks(generation=self.generation)]
 
@@ -342,9 +342,9 @@ class Coordinator:
             names = ", ".join(missing)
             reason = f"it did not come within {waited:.0f} s" if len(missing) == 1 else f"{names} did not come"
             return self._close(RankExit(outcome="infrastructure", node=missing[0], reason=reason))
-        if now - self._told_at < REMIND_S:
+        if now - self._reported_at < REMIND_S:
             return []
-        self._told_at = now
+        self._reported_at = now
         return [Notice(event=WaitingForNodes(nodes=tuple(missing), seconds=round(waited)))]
 
     def _close(self, rank_exit: RankExit) -> list[Order]:
@@ -352,5 +352,5 @@ class Coordinator:
         return [EndRun(rank_exit=rank_exit)]
 
     def _hear(self, rank: int, now: float) -> _NodeState:
-        self._nodes[rank].heard = now
+        self._nodes[rank].received_at = now
         return self._nodes[rank]

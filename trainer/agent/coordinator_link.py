@@ -44,7 +44,7 @@ from trainer.agent.wire import SEND_S, AgentConnection
 PING_S = 2.0
 RETRY_S = 1.0
 LINGER_S = 30.0
-"""How long nodes that return after the end of a run can learn how it ended."""
+"""Seconds for which nodes that return after the end of a run can learn how it ended."""
 
 Note = Callable[[str, str], None]
 """Writes a line for people, given its kind and text: few lines of one kind are written."""
@@ -241,7 +241,7 @@ class CoordinatorClient:
             self._connection.send(as_message(SignsReport(generation=generation, signs=signs)))
 
     def progressed(self) -> None:
-        """Nothing to do: checkpoints are written on rank 0's node."""
+        """Ignore progress of this node: checkpoints are written on rank 0's node."""
 
     def orders(self, timeout_s: float) -> Iterator[Order]:
         deadline = time.monotonic() + timeout_s
@@ -264,7 +264,7 @@ class CoordinatorClient:
             self._note("lost", f"the connection to {self._options.names[0]} has ended: {error}")
             yield from self._lost(GONE)
             return
-        if (silent := time.monotonic() - connection.heard) > self._options.silence_s:
+        if (silent := time.monotonic() - connection.received_at) > self._options.silence_s:
             yield from self._lost(f"no word from {self._options.names[0]} for {silent:.0f} s")
 
     def close(self) -> None:

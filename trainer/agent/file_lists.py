@@ -23,7 +23,7 @@ BYTES_PER_S = 100e6
 COPY_TRIES = 3
 """Copies to or from a node that are begun before one start: a link that a copy breaks would delay it for ever."""
 _FIRST, _GATHERED, _COPIED, _MATCHED = range(4)
-"""Not compared yet; files of other ranks are at rank 0's node; nodes have its files; nothing is left to do."""
+"""Stages: not compared yet; files of other ranks are at rank 0's node; nodes have its files; nothing is left to do."""
 STATE_SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".pkl", ".npz", ".json", ".tar", ".zip"})
 """Endings of files with the state of a training; a log differs on every node without consequence."""
 

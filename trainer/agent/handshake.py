@@ -56,8 +56,8 @@ class Greeting:
 
     def signed(self, token: bytes, who: str) -> str:
         """Sign as `node` or `coordinator`: proof that the signer has the token."""
-        said = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn, self.purpose])
-        return hmac.new(token, said.encode(), hashlib.sha256).hexdigest()
+        text = json.dumps([who, self.run, self.node_rank, self.asked, self.drawn, self.purpose])
+        return hmac.new(token, text.encode(), hashlib.sha256).hexdigest()
 
     def is_proven(self, token: bytes, who: str, proof: str) -> bool:
         return hmac.compare_digest(self.signed(token, who), proof)

@@ -48,7 +48,7 @@ class StampedOutput(io.RawIOBase):
 
 
 class RisingClock:
-    """The time of this machine, never the same one twice."""
+    """Return the time of this machine, never the same one twice."""
 
     def __init__(self, now: Callable[[], int] = time.time_ns) -> None:
         self._now = now

@@ -25,7 +25,7 @@ GREETING_S = 5.0
 """Time for the whole authentication."""
 LONGEST_GREETING = 1024
 LIVE_S = 5.0
-"""After this time without a heartbeat (one every 2 s), a new connection of the same node replaces the old one."""
+"""Seconds without a heartbeat (one every 2 s) after which a new connection of the same node replaces the old one."""
 BACK_OFF_S = 0.5
 AT_ONCE = 8
 """Connections accepted before the open ones are read again: many new ones must not delay a node's messages."""
@@ -183,7 +183,7 @@ class AgentListener:
             refused = f"this is run {self._run}"
         elif greeting.purpose != MESSAGES:
             refused = "" if holder and greeting.purpose in self._take else f"{self._names[rank]} is not connected"
-        elif holder and time.monotonic() - holder.heard < self._live_s:
+        elif holder and time.monotonic() - holder.received_at < self._live_s:
             refused = f"{self._names[rank]} is connected already"
         if refused:
             line.send({**answer, "refused": refused})

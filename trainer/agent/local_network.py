@@ -42,7 +42,7 @@ class LocalNetwork:
         return address_of(interface)
 
     def is_in_network(self, address: str, interface: str) -> bool:
-        """Whether an address is in the network of an interface."""
+        """Return whether an address is in the network of an interface."""
         mask = _ask(interface, _SIOCGIFNETMASK)
         own = address_of(interface)
         return bool(own and mask) and IPv4Address(address) in IPv4Network(f"{own}/{mask}", strict=False)

@@ -40,7 +40,7 @@ class RankPipes:
     """Both streams of each rank of a torchrun, as pipes in `folder`."""
 
     def __init__(self, ranks: int, folder: Path) -> None:
-        self._kept: list[int] = []
+        self._descriptors: list[int] = []
         """A writer per pipe, so that no reader sees an end before the ranks start."""
         self.readers: list[tuple[int, str, IO[bytes]]] = []
         """(local rank, name, stream) of each pipe."""
@@ -49,7 +49,7 @@ class RankPipes:
                 path = pipe(folder, local_rank, name)
                 os.mkfifo(path, 0o600)
                 reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer
-                self._kept.append(os.open(path, os.O_WRONLY))
+                self._descriptors.append(os.open(path, os.O_WRONLY))
                 os.set_blocking(reader, True)
                 with contextlib.suppress(OSError):  # one user's pipes may have a limit in all
                     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, ROOM)
@@ -57,8 +57,8 @@ class RankPipes:
 
     def close(self) -> None:
         """End the streams: readers see the end after the remaining lines, if no rank is left that could write."""
-        while self._kept:
-            os.close(self._kept.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def through_pipes(folder: Path) -> list[str]:

@@ -77,14 +77,14 @@ class _Signs:
     signs: tuple[RankSigns, ...]
 
 
-def as_message(said: Report | Order) -> Mapping[str, Any]:
-    if isinstance(said, SignsReport):  # what is as usual goes without saying
+def as_message(message: Report | Order) -> Mapping[str, Any]:
+    if isinstance(message, SignsReport):  # what is as usual goes without saying
         signs = [
             {name: value for name, value in asdict(one).items() if name == "rank" or value != _DEFAULTS[name]}
-            for one in said.signs
+            for one in message.signs
         ]
-        return {_KINDS[SignsReport]: {"generation": said.generation, "signs": signs}}
-    return {_KINDS[type(said)]: asdict(said)}
+        return {_KINDS[SignsReport]: {"generation": message.generation, "signs": signs}}
+    return {_KINDS[type(message)]: asdict(message)}
 
 
 def read_report(line: bytes, names: Collection[str]) -> Report:

@@ -121,7 +121,8 @@ class NodeAgent:
             self._exit_record.release()
 
     def _superseded(self) -> str:
-        """Why this container must not train; empty for one of the newest attempt. A scheduler ends its own jobs."""
+        """Return why this container must not train; empty for one of the newest attempt. A scheduler ends its own
+        jobs."""
         if self._options.place:
             return ""
         return why_not_to_begin(self._options.folder, int(self._options.run.rpartition(".")[2]))

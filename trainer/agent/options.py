@@ -39,13 +39,13 @@ class AgentOptions:
     hang_s: float = 0.0
     """Time without progress of any rank of the run after which all restart, if they are stuck; 0: they do not."""
     independent: bool = False
-    """Whether each rank is meant to train its own model."""
+    """True if each rank is meant to train its own model."""
     sync_outputs: str = RESULTS
     """Files that are copied between the nodes before a start; see `file_lists`."""
     compares_outputs: bool = False
-    """Whether the ranks run a script of the user's, which may write files on rank 0's node alone."""
+    """True if the ranks run a script of the user's, which may write files on rank 0's node alone."""
     warm_start: bool = True
-    """Whether torchrun and the ranks are forked from a process that has imported torch; see `warm_process`."""
+    """True if torchrun and the ranks are forked from a process that has imported torch; see `warm_process`."""
     script_ranks: int = 0
     """Ranks that this script starts on the node; 0: the command is torchrun."""
     save_s: float = 60.0

@@ -10,7 +10,7 @@ from trainer.agent.output_reader import OutputFigures
 SPEED_S = 60.0
 """Time over which the speed is measured."""
 MARKS, NAMES = 1024, 64
-"""Points in time, and names of losses, that are kept of a rank."""
+"""Maximum number of times, and of names of losses, that are stored for a rank."""
 
 
 class LossCount:
@@ -56,7 +56,7 @@ class StepCount:
         self.step = -1
         self.at = now
         self.begins_again = False
-        """Whether it was seen to begin again: each of its passes is a part of the training."""
+        """True if it was seen to begin again: each of its passes is a part of the training."""
         self.unit = ""
         self.marks: deque[tuple[float, int]] = deque(maxlen=MARKS)
 

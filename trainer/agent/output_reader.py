@@ -128,9 +128,9 @@ class OutputFigures:
     unit: str = ""
     """`steps` or `it` where the line says that it counts those."""
     fraction_of_epoch: bool = False
-    """Whether the epoch is printed as a fraction, so that its number says nothing about passes over a bar."""
+    """True if the epoch is printed as a fraction, so that its number says nothing about passes over a bar."""
     bar: bool = False
-    """Whether it is one state of a progress bar."""
+    """True if it is one state of a progress bar."""
     before: str = ""
     """Text before the bar, digits replaced: the same for each of its states."""
     end: int = 0

@@ -21,7 +21,7 @@ FIELDS = ("data", "file", "wrong", "offset", "size", "intact_at")
 
 
 def leads_to_data(path: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a path as a rank wrote it, relative to the folder of the code, leads into the run's data."""
+    """Return whether a path as a rank wrote it, relative to the folder of the code, leads into the run's data."""
     if not path or "\0" in path:
         return False
     place = Path(os.path.realpath(path))

@@ -22,9 +22,9 @@ class _End:
     unsent: bytearray = field(default_factory=bytearray)
     """Bytes from the other end."""
     is_read: bool = False
-    """Whether its stream has ended."""
+    """True if its stream has ended."""
     is_shut: bool = False
-    """Whether the end of the other's stream was passed on to it."""
+    """True if the end of the other's stream was passed on to it."""
     watched: int = selectors.EVENT_READ
     """Events that are waited for."""
 
@@ -55,7 +55,7 @@ class PassedConnections:
             raise
 
     def pass_on(self, connected: object, events: int) -> bool:
-        """Do what the selector has announced. Return whether this connection is one of these."""
+        """Pass on what is ready to be read or sent. Return whether this connection is one of these."""
         end = self._ends.get(connected)  # type: ignore[call-overload]  # whatever is in the selector
         if end is None:
             return False

@@ -29,7 +29,7 @@ KINDS = ("fixed", "slurm", "kubernetes")
 LONGEST_LIST = 64 * 1024
 """Characters of a list of nodes."""
 RETRY_S = 1.0
-TOLD_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
 """Time between two lines about the name that is waited for."""
 LOOPBACK = "127.0.0.1"
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
@@ -46,7 +46,7 @@ class Seat:
     node_rank: int
     job: str
     restarts: int
-    """How often the scheduler has started the job again."""
+    """Number of times that the scheduler has started the job again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ class Place:
         if fixed := sorted(given.keys() & {*ours, "rdzv-endpoint", "standalone"}):
             raise ConfigurationError(f"torchrun has --{', --'.join(fixed)}, which --place decides on in the job")
         nodes = str(len(self.names))
-        if (told := given.get("nnodes", nodes)) != nodes:
-            raise ConfigurationError(f"torchrun has --nnodes {told[:20]}, and the scheduler gave {nodes} nodes")
+        if (requested := given.get("nnodes", nodes)) != nodes:
+            raise ConfigurationError(f"torchrun has --nnodes {requested[:20]}, and the scheduler gave {nodes} nodes")
         ours |= {} if "nnodes" in given else {"nnodes": nodes}
         words = [word for name, value in ours.items() for word in (f"--{name}", value)]
         rest = list(argv[1:])
@@ -259,7 +259,7 @@ class Resolver:
         """IPv4 addresses by which other machines reach a name, in the same order on all nodes. `own`: the name is this
         machine's, and may lead to loopback alone: none is returned then."""
         network, begin = self._network, self._network.now()
-        told_s = 0.0
+        reported_s = 0.0
         while True:
             found = network.addresses_of(name)
             usable = sorted((one for one in found if not one.startswith("127.")), key=socket.inet_aton)
@@ -270,8 +270,8 @@ class Resolver:
             what = f"on {network.hostname()} the node {name} has no IPv4 address{only}, after {waited_s:.0f} s"
             if waited_s >= self._patience_s:
                 raise ConfigurationError(f"{what}; try there: getent ahostsv4 {name}")
-            if waited_s - told_s >= TOLD_EVERY_S:
-                told_s = waited_s
+            if waited_s - reported_s >= REPORT_EVERY_S:
+                reported_s = waited_s
                 print(f"{what}; waiting up to {self._patience_s:.0f} s", file=sys.stderr, flush=True)
             network.sleep(RETRY_S)
 

@@ -30,7 +30,7 @@ class Process:
     """CPU time so far, with that of its children that have ended."""
 
     def is_there(self) -> bool:
-        """Whether it exists. A child of this process that has ended is collected first."""
+        """Return whether it exists. A child of this process that has ended is collected first."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         now = _read(self.pid)

@@ -1,4 +1,4 @@
-"""How the ranks of a node ended, and whether a restart can help. Pure."""
+"""Classification of how the ranks of a node ended, and of whether a restart can help. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RankExit:
     frame: str = ""
     """`FILE:LINE in FUNCTION`."""
     because_of_others: bool = False
-    """Whether the rank only lost another one."""
+    """True if the rank only lost another one."""
     note: str = ""
     """Sentence of the coordinator about a run that ended well."""
 

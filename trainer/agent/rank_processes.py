@@ -24,7 +24,7 @@ class _Reading:
     own_cpu_s: float
     cpu_s: float
     io_bytes: int
-    """In files, and on connections that are read and written like files, as gloo does."""
+    """Bytes in files, and on connections that are read and written like files, as gloo does."""
     sent_bytes: int | None
     stood_s: float
     sleeps: bool

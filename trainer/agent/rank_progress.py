@@ -12,7 +12,7 @@ from trainer.agent.output_reader import STEP_LIMIT, OutputFigures
 LEAST_S, LEAST_UPDATES = 2.0, 3
 """Time since the first progress, and number of updates, before a time left is estimated."""
 RECENT, RECENT_S, RECENT_UPDATES = 0.1, 30.0, 5
-"""Part of the time so far over which the pace is measured; at least so many seconds and updates, where there are."""
+"""Fraction of the time so far over which the speed is measured, and the least seconds and updates of it."""
 INNER_S = 120.0
 """A counter that has not moved for so long gives way to another, such as the bar of an evaluation within it."""
 
@@ -25,13 +25,13 @@ class RankProgress:
         self._epochs = totals.get("epochs")
         self._total_steps = totals.get("steps")
         self._from_zero = False
-        """Whether an epoch 0 was seen."""
+        """True if an epoch 0 was seen."""
         self._whole_epochs = False
-        """Whether epochs are counted by whole numbers: then a bar is a part of one."""
+        """True if epochs are counted by whole numbers: then a bar is a part of one."""
         self._epoch_done = False
-        """Whether the newest epoch was reported with its loss and without a step: at its end."""
+        """True if the newest epoch was reported with its loss and without a step: at its end."""
         self._several_reports = False
-        """Whether epochs are reported more than once, and so not at their end."""
+        """True if epochs are reported more than once, and so not at their end."""
         self._counter: StepCount | None = None
         self._losses = LossCount()
         self._marks: deque[tuple[float, float]] = deque(maxlen=MARKS)
@@ -85,7 +85,7 @@ class RankProgress:
         self._epoch_done &= figures.step is None
 
     def _is_whole(self) -> bool:
-        """Whether the counter counts the whole training: it has a total, and never began again."""
+        """Return whether the counter counts the whole training: it has a total, and never began again."""
         counter = self._counter
         return counter is not None and self._steps() is not None and not counter.begins_again and not self._whole_epochs
 

@@ -43,9 +43,10 @@ from trainer.config import RankInfo
 from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
-KEPT_LINES = 400
-"""Lines kept of each stream, so that the output of one rank does not displace the last lines of another."""
-KEPT_LETTERS = 64 * 1024
+MAX_LINES = 400
+"""Number of newest lines of each stream that stay, so that the output of one rank does not displace the last lines of
+another."""
+MAX_LETTERS = 64 * 1024
 """Characters kept of each of these lines."""
 REDRAWN_CHARS = 4096
 """Characters kept of a state of a progress bar."""
@@ -89,7 +90,7 @@ class Ranks:
         self._save_until = 0.0
         self._output = OutputReader(options.command)
         self._request: StackRequest | None = None
-        """For the stacks of the ranks."""
+        """Request for the stacks of the ranks."""
         self._look_s = min(LOOK_S, options.stuck_s / 6, options.frozen_s / 6)
         self._looked = 0.0
         self.signs: tuple[RankSigns, ...] = ()
@@ -100,14 +101,14 @@ class Ranks:
         self._signs_reader = RankSignsReader(self._scratch.path, options.node, options.first_rank, self._look_s)
         self._pipes = RankPipes(options.script_ranks or ranks_of(options.command), self._scratch.path)
         self.is_done = False
-        """Whether all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
+        """True if all ranks have succeeded; torchrun stays until those of all other nodes have, too."""
         self._process, outputs = self._torchrun(generation, port, store)
         outs = {OUT: sys.stdout.buffer, ERR: sys.stderr.buffer}
         streams: list[tuple[Any, IO[bytes], int | None]] = [
             (stream, outs[name], options.first_rank + local_rank) for local_rank, name, stream in self._pipes.readers
         ]
         streams += [(stream, outs[name], None) for name, stream in zip((OUT, ERR), outputs, strict=True)]
-        self._tails: list[deque[str]] = [deque(maxlen=KEPT_LINES) for _ in streams]
+        self._tails: list[deque[str]] = [deque(maxlen=MAX_LINES) for _ in streams]
         each = zip(streams, self._tails, strict=True)
         self._pumps = [threading.Thread(target=self._pump, args=(*stream, tail), daemon=True) for stream, tail in each]
         try:
@@ -203,7 +204,7 @@ class Ranks:
         self._request = self._request or StackRequest(self._scratch.path, time.monotonic())
 
     def positions(self) -> tuple[RankPosition, ...]:
-        """Where each rank was at the newest look, and its rates."""
+        """Return where each rank was at the newest look, and its rates."""
         signs, rates = self.signs, self._rates.by_rank  # of another thread
         return tuple(_position(one, rates.get(one.rank, RankRate())) for one in signs)
 
@@ -221,7 +222,7 @@ class Ranks:
         return StacksTaken(ranks=positions) if positions else None
 
     def _frozen_one(self) -> RankSigns | None:
-        """At most one rank, only once: its end ends all."""
+        """Find one frozen rank at most, only once: its end ends all."""
         found = [one for one in self.signs if is_frozen(one, self._options.frozen_s)]
         return None if self._frozen else next(iter(found), None)
 
@@ -270,7 +271,7 @@ class Ranks:
             if piece.redrawn:
                 text = encode_event(LineRedrawn(bar=piece.bar, text=text[:REDRAWN_CHARS]))
             else:
-                tail.append(f"{prefix}{text[:KEPT_LETTERS]}")
+                tail.append(f"{prefix}{text[:MAX_LETTERS]}")
             self._write(out, f"{prefix}{text}\n".encode())
 
         with io.TextIOWrapper(stream, "utf-8", errors="replace", newline="") as lines:

@@ -45,9 +45,9 @@ class _Bar:
     """Time of its newest line, in seconds; that of its first state before."""
     line_percent: int = 0
     is_line: bool = False
-    """Whether its newest state was a line."""
+    """True if its newest state was a line."""
     redraws: bool = False
-    """Whether its newest state ended with a carriage return."""
+    """True if its newest state ended with a carriage return."""
 
 
 class Redraws:

@@ -79,7 +79,7 @@ def port_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
 
 
 def starts_torchrun(argv: Sequence[str]) -> bool:
-    """Whether the agent starts torchrun itself, rather than a script of the user's that does."""
+    """Return whether the agent starts torchrun itself, rather than a script of the user's that does."""
     return list(argv[:1]) == ["torchrun"]
 
 

@@ -115,7 +115,7 @@ class ResultFolder:
         return replace(bounded(files, complete=complete), folder=self._identity())
 
     def has_checkpoints(self) -> bool:
-        """Whether the run has written checkpoints of this project here: they are copied in another way."""
+        """Return whether the run has written checkpoints of this project here: they are copied in another way."""
         return any((self._folder / "checkpoints").glob("step-*"))
 
     def _identity(self) -> str:

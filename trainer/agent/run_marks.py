@@ -13,8 +13,8 @@ LONGEST = 200
 
 
 def why_not_to_begin(folder: Path, attempt: int) -> str:
-    """Why no container of this attempt may begin to train: the run was stopped, or has a later attempt; otherwise
-    empty. `folder`: the run's."""
+    """Return why no container of this attempt may begin to train: the run was stopped, or has a later attempt;
+    otherwise empty. `folder`: the run's."""
     try:
         with (folder / STOPPED).open("rb") as file:
             line = file.read(LONGEST).decode("utf-8", "replace").partition("\n")[0]

@@ -18,7 +18,7 @@ from pathlib import Path
 from trainer.agent import rank_status
 
 SIGNAL = signal.SIGRTMIN + 10
-"""Not SIGUSR1 or 2: schedulers warn by them, Lightning saves on one, and torch uses SIGUSR2."""
+"""Signal other than SIGUSR1 and 2: schedulers warn by them, Lightning saves on one, and torch uses SIGUSR2."""
 ANSWER_S = 3.0
 """Time for an answer; it takes a millisecond on an idle machine."""
 MOST_FRAMES = 8

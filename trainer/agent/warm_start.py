@@ -68,7 +68,7 @@ class WarmStart:
             self._give_up(str(error))
 
     def is_settled(self) -> bool:
-        """Whether it can be requested, or will not come."""
+        """Return whether it can be requested, or will not come."""
         if self._until is None or self._control is None:
             return True
         if not select.select([self._control], [], [], 0)[0]:

@@ -27,9 +27,9 @@ class AgentConnection:
         with contextlib.suppress(OSError):  # a pair of sockets within a process has no such option
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.longest = longest
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         self._rest = b""
-        self._lines, self._window = 0, self.heard
+        self._lines, self._window = 0, self.received_at
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -53,12 +53,12 @@ class AgentConnection:
             return []
         if not piece:
             raise ConnectionError("it was closed")
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         *lines, self._rest = (self._rest + piece).split(b"\n")
         if max(map(len, (*lines, self._rest))) > self.longest:
             raise ConnectionError(f"a line has more than {self.longest} bytes")
-        if self.heard - self._window > WINDOW_S:
-            self._lines, self._window = 0, self.heard
+        if self.received_at - self._window > WINDOW_S:
+            self._lines, self._window = 0, self.received_at
         self._lines += len(lines)
         if self._lines > MOST_LINES:
             raise ConnectionError(f"more than {MOST_LINES} lines in {WINDOW_S:.0f} s")

@@ -1,1 +1,1 @@
-"""On what is trained: texts, tokens and the order in which they come."""
+"""Training data: texts, tokens and the order in which they come."""

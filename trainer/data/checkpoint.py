@@ -36,7 +36,7 @@ from trainer.errors import ConfigurationError, TrainerError
 
 _SCRATCH = ".tmp-"
 _OLD = f"{_SCRATCH}old-"
-"""Before the name of a checkpoint that is being replaced: it is whole, and counts again if the replacement is cut
+"""Prefix of the name of a checkpoint that is being replaced: it is whole, and counts again if the replacement is cut
 short."""
 
 
@@ -44,7 +44,7 @@ short."""
 class Checkpoint:
     path: Path
     problem: str = ""
-    """Why it must not be loaded; empty for a sound one."""
+    """Reason why it must not be loaded; empty for a sound one."""
     manifest: CheckpointManifest
     sha256: str = ""
     """Hash of the manifest; empty where it could not be read."""
@@ -200,8 +200,8 @@ def locate(path: Path, say: Callable[[str], None]) -> Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Which checkpoints stay when a new one is there: the newest `count`, and beside them none older than `hours`,
-    save the best."""
+    """Rule for the checkpoints that stay when a new one is there: the newest `count`, and beside them none older than
+    `hours`, save the best."""
 
     count: int = 3
     hours: float = 0.0
@@ -249,9 +249,9 @@ def unwritten(what: str, folder: Path, error: Exception) -> TrainerError:
     """Error of a failed write: its cause, and the checkpoint from which the run can continue."""
     full = no_room(error)
     why = f"{full} for {what} in {folder}" if full else f"{what} cannot be written to {folder}: {error}"
-    kept = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
+    hint = f"; the checkpoint of step {earlier[0]} is kept" if (earlier := steps(folder)) else ""
     return TrainerError(
-        f"{why}{kept}: {'free some space' if full else 'see to it'}, and run the same command again to continue"
+        f"{why}{hint}: {'free some space' if full else 'see to it'}, and run the same command again to continue"
     )
 
 

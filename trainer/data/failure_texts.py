@@ -74,7 +74,7 @@ CAUSES = {
     ),
 }
 CAUSE_SHARE = (0.24, 0.17, 0.12, 0.15, 0.13, 0.09, 0.06, 0.04)
-"""As in plants, some causes are rare: what class weights are for."""
+"""Shares in which some causes are rare, as in plants: what class weights are for."""
 CONSEQUENCES = {
     "alta": (
         "Se suspende el bombeo de la línea.",

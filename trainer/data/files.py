@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-"""From linux/fcntl.h and linux/fs.h."""
+"""Values of linux/fcntl.h and linux/fs.h."""
 
 
 def sha256(path: Path) -> str:

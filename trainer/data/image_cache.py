@@ -18,17 +18,17 @@ SHARE = 0.25
 
 
 class CachedImages:
-    """The images of a split, decoded at first touch; the first `kept` of them stay in shared memory."""
+    """The images of a split, decoded at first touch; the first `in_memory` of them stay in shared memory."""
 
     def __init__(self, split: Split, frame: Frame, budget: int) -> None:
         self.labels = split.labels
         self._split, self._frame, self._shape = split, frame, frame.shape
         each = math.prod(self._shape) + 1
-        self.kept = min(len(split), budget // each)
-        self.bytes = self.kept * each
+        self.in_memory = min(len(split), budget // each)
+        self.bytes = self.in_memory * each
         # memfd rather than /dev/shm: a container's /dev/shm is small, and too much in it kills with SIGBUS.
-        self._descriptor = os.memfd_create("images") if self.kept else -1
-        if self.kept:
+        self._descriptor = os.memfd_create("images") if self.in_memory else -1
+        if self.in_memory:
             os.ftruncate(self._descriptor, self.bytes)
         self._path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
         self._map()
@@ -37,7 +37,7 @@ class CachedImages:
         return len(self._split)
 
     def __getitem__(self, index: int) -> Pixels:
-        if index >= self.kept:
+        if index >= self.in_memory:
             return self._decode(index)
         if not self._there[index]:
             # Two workers may both decode it: they write the same bytes. The mark follows the pixels.
@@ -60,10 +60,10 @@ class CachedImages:
         self._map()
 
     def _map(self) -> None:
-        if not self.kept:
+        if not self.in_memory:
             return
-        self._pixels = np.memmap(self._path, np.uint8, "r+", shape=(self.kept, *self._shape))
-        self._there = np.memmap(self._path, np.uint8, "r+", offset=self.bytes - self.kept, shape=(self.kept,))
+        self._pixels = np.memmap(self._path, np.uint8, "r+", shape=(self.in_memory, *self._shape))
+        self._there = np.memmap(self._path, np.uint8, "r+", offset=self.bytes - self.in_memory, shape=(self.in_memory,))
 
     def _decode(self, index: int) -> Pixels:
         try:

@@ -87,7 +87,7 @@ class StoredImages:
 def prepare(gallery: Gallery, folder: Path, frame: Frame) -> tuple[PreparedImages, bool]:
     """(data, True) if the folder was rebuilt from the gallery; (data, False) if it already holds that content."""
     fingerprint = hashlib.sha256(f"{IMAGES.format} {frame} {gallery.content} {gallery.classes}".encode()).hexdigest()
-    if there := PreparedImages.kept(folder, input_sha256=fingerprint):
+    if there := PreparedImages.existing(folder, input_sha256=fingerprint):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
     earlier: set[str] = set()

@@ -67,7 +67,7 @@ class Gallery:
 
 
 def pixels(image: Image.Image, frame: Frame) -> Pixels:
-    """The middle square of an image, scaled to the stored size."""
+    """Cut the middle square of an image, and scale it to the stored size."""
     image = image.convert("RGB" if frame.channels == 3 else "L")
     width, height = image.size
     if (width, height) != frame.shape[:2]:
@@ -119,7 +119,7 @@ def from_folder(folder: Path, validation_share: float = VALIDATION_SHARE) -> Gal
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    """All files except hidden ones: those that are no images are reported later."""
+    """List the files of each class, except hidden ones; files that are no images are reported later."""
     found = {}
     for sub in sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")):
         if files := files_in(sub):
@@ -129,7 +129,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Opens files by number; a class, not a closure, as worker processes receive it."""
+    """Reader of files by number: a class, not a closure, because it is pickled for worker processes."""
 
     files: list[Path]
 

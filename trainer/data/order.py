@@ -20,7 +20,7 @@ StepSizes: TypeAlias = Sequence[tuple[int, int]]
 
 class Order(Protocol):
     samples: int
-    """In one epoch."""
+    """Samples in one epoch."""
 
     def take(self, position: int, count: int) -> Indices:
         """The `count` samples from `position` on; they may reach over the end of an epoch."""
@@ -34,7 +34,7 @@ class Shuffled:
         self.samples = samples
         self.seed = seed
         self._window = samples
-        self._kept = (-1, -1)
+        self._cached = (-1, -1)
         self._order: Indices = np.empty(0, np.int64)
 
     def take(self, position: int, count: int) -> Indices:
@@ -42,8 +42,8 @@ class Shuffled:
         while count > 0:
             epoch, place = divmod(position, self.samples)
             number, offset = divmod(place, self._window)
-            if (epoch, number) != self._kept:
-                self._order, self._kept = self.window(epoch, number), (epoch, number)
+            if (epoch, number) != self._cached:
+                self._order, self._cached = self.window(epoch, number), (epoch, number)
             part = self._order[offset : offset + count]
             taken.append(part)
             position += len(part)

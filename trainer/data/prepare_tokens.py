@@ -40,7 +40,7 @@ BATCH_CHARACTERS = 2 << 20
 """Characters that are tokenized at once, by all cores: an encoded text takes about 40 times its own memory."""
 SAVE_EVERY_S = 20.0
 PROGRESS = ".preparing.json"
-"""How far an interrupted preparation is; the next one continues it."""
+"""File with the progress of an interrupted preparation; the next one continues it."""
 
 Say = Callable[[str], None]
 
@@ -76,7 +76,7 @@ def prepare(
     survey, sample = progress.survey, list[str]()
     if survey is None:
         survey, sample = _surveyed(texts, rules, clock)
-    if there := PreparedTokens.kept(folder, input_sha256=survey.fingerprint):
+    if there := PreparedTokens.existing(folder, input_sha256=survey.fingerprint):
         progress.remove()
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
@@ -251,17 +251,17 @@ def _pieces(text: str, longest: int) -> list[str]:
 
 
 class _Progress:
-    """How far a preparation is, in a file; of texts without a stamp nothing is kept."""
+    """Progress of a preparation, in a file; of texts without a stamp nothing is saved."""
 
     def __init__(self, path: Path, rules: str, stamp: list[Any] | None) -> None:
         self.folder, self._path = path.parent, path
-        self._kept, self._key = stamp is not None, json.loads(json.dumps([rules, stamp]))
+        self._is_saved, self._key = stamp is not None, json.loads(json.dumps([rules, stamp]))
         self.survey: TextSurvey | None = None
         self.tokenizer: Tokenizer | None = None
         self.pieces = self.rest = 0
         """Pieces that are in the files; characters that the last bin of validation lacks."""
         self.files: dict[str, dict[str, Any]] = {}
-        if self._kept:
+        if self._is_saved:
             self._read()
 
     def begin(self, survey: TextSurvey, tokenizer: Tokenizer) -> None:
@@ -277,7 +277,7 @@ class _Progress:
         self.save()
 
     def save(self) -> None:
-        if self._kept and self.survey and self.tokenizer:
+        if self._is_saved and self.survey and self.tokenizer:
             at = {"pieces": self.pieces, "rest": self.rest, "files": self.files}
             known = {"key": self._key, "survey": asdict(self.survey), "tokenizer": self.tokenizer.to_str()}
             write_atomic(self._path, json.dumps(known | at).encode())
@@ -304,7 +304,7 @@ class _Clock:
 
     def __init__(self, texts: Iterable[Document], say: Say, clock: Callable[[], float] = time.monotonic) -> None:
         self._texts, self._say, self._now = texts, say, clock
-        self._pass, self._told = "", clock()
+        self._pass, self._reported_at = "", clock()
         self._began, self._first = 0.0, 0
 
     def tell(self, what: str) -> None:
@@ -312,9 +312,9 @@ class _Clock:
         done, size = getattr(self._texts, "done", (0, 0))
         if what != self._pass:
             self._pass, self._began, self._first = what, now, done
-        if not size or now - self._told < self.EVERY_S or now == self._began or done == self._first:
+        if not size or now - self._reported_at < self.EVERY_S or now == self._began or done == self._first:
             return
-        self._told = now
+        self._reported_at = now
         rate = (done - self._first) / (now - self._began)
         left_s = (size - done) / rate
         left = f"{left_s / 60:.0f} min" if left_s >= 100 else f"{left_s:.0f} s"

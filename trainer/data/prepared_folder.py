@@ -72,7 +72,7 @@ class PreparedFolder:
         return cls(folder=folder, manifest=read_manifest(folder, cls.kind))
 
     @classmethod
-    def kept(cls, folder: Path, **expected: object) -> Self | None:
+    def existing(cls, folder: Path, **expected: object) -> Self | None:
         """Return existing data if its manifest has the expected values and every hash is right."""
         try:
             there = cls.open(folder)
@@ -96,11 +96,11 @@ class PreparedFolder:
 
     @property
     def is_part(self) -> bool:
-        """Whether it holds only a part of the training shards."""
+        """True if it holds only a part of the training shards."""
         return is_part(self.manifest)
 
     def is_sound(self) -> bool:
-        """Whether every file has the content of its hash."""
+        """Return whether every file has the content of its hash."""
         return all(sha256(self.folder / str(entry["file"])) == entry["sha256"] for entry in self.files)
 
 
@@ -109,7 +109,7 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
     path, make = folder / MANIFEST, kind.make(folder)
     try:
         manifest: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        kept = manifest.get("kind"), manifest.get("format")
+        identity = manifest.get("kind"), manifest.get("format")
         wrong = [
             f"{file}: expected {entry['bytes']} bytes, found {found}"
             for entry in _entries(manifest)
@@ -121,10 +121,10 @@ def read_manifest(folder: Path, kind: Kind) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}: not a manifest of prepared data ({error!r}): prepare again: {make}"
         ) from None
-    if kept != (kind.name, kind.format):
+    if identity != (kind.name, kind.format):
         raise ConfigurationError(
-            f"{path}: data of another workload, or of another version of this one ({kept[0]}, format {kept[1]},"
-            f" where {kind.name}, format {kind.format}, is read): prepare again: {make}"
+            f"{path}: data of another workload, or of another version of this one ({identity[0]}, format"
+            f" {identity[1]}, where {kind.name}, format {kind.format}, is read): prepare again: {make}"
         )
     if wrong:
         raise ConfigurationError("\n".join([*wrong, f"prepare again: {make}"]))
@@ -154,10 +154,10 @@ def shard_limit(before: int, most: int) -> int:
     return min(most, max(LEAST_SHARD, before // SHARDS_BEFORE))
 
 
-def remove_all_but(folder: Path, kept: Set[str]) -> None:
+def remove_all_but(folder: Path, remaining: Set[str]) -> None:
     """Remove the files of an earlier preparation, or of one that failed."""
     for path in folder.iterdir():
-        if NAMES.fullmatch(path.name) and path.name not in kept:
+        if NAMES.fullmatch(path.name) and path.name not in remaining:
             path.unlink()
     sync_folder(folder)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Change = Callable[[Tensor, Tensor], Tensor]
-"""From images and their numbers to changed images."""
+"""Function from images and their numbers to changed images."""
 
 OPERATIONS = (
     "identity", "shear-x", "shear-y", "translate-x", "translate-y", "rotate", "brightness", "contrast",

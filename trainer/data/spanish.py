@@ -168,7 +168,7 @@ def _passages_of(document: Document) -> Iterator[Passage]:
 
 
 def _classes_of(name: str) -> tuple[str, str]:
-    """From the names of documents: `ot/3`, `debian-reference.es/4`, `ls.1`, `refranes`."""
+    """Derive the classes from the names of documents: `ot/3`, `debian-reference.es/4`, `ls.1`, `refranes`."""
     for pattern, source in (
         (r"(ot|nt)/\d+", "biblia"),
         (r"debian-reference[^/]*/(\d+)", "referencia de Debian"),

@@ -70,7 +70,7 @@ class TextFiles:
     def stamp(self) -> list[list[object]]:
         """Name, size and time of change of every file: equal for texts that need not be read again."""
         found = ((file, file.stat()) for file in self.files)
-        return [[str(file.relative_to(self.root.parent)), told.st_size, told.st_mtime_ns] for file, told in found]
+        return [[str(file.relative_to(self.root.parent)), status.st_size, status.st_mtime_ns] for file, status in found]
 
     def __iter__(self) -> Iterator[Document]:
         """ConfigurationError: names all files that cannot be read, once the others have been."""
@@ -126,13 +126,13 @@ def _texts_in(file: Path, raw: BinaryIO, key: str) -> Iterator[str]:
 
 def _plain(content: BinaryIO) -> Iterator[str]:
     """UTF-8 in parts that end with a line, or after `BLOCK` characters without one."""
-    kept, lines, position = b"", 0, 0
+    rest, lines, position = b"", 0, 0
     block = _read(content, BLOCK).removeprefix(b"\xef\xbb\xbf")
     while block:
         following = _read(content, BLOCK)
-        whole = kept + block
+        whole = rest + block
         end = (whole.rfind(b"\n") + 1 or _character_end(whole)) if following else len(whole)
-        part, kept, block = whole[:end], whole[end:], following
+        part, rest, block = whole[:end], whole[end:], following
         yield _decoded(part, lines, position)
         lines += part.count(b"\n")
         position += len(part)
@@ -178,13 +178,13 @@ def _json_lines(content: BinaryIO, key: str) -> Iterator[str]:
 
 
 def _lines(content: BinaryIO) -> Iterator[bytes]:
-    kept = b""
+    rest = b""
     while block := _read(content, 1 << 20):
-        *lines, kept = (kept + block).split(b"\n")
+        *lines, rest = (rest + block).split(b"\n")
         yield from lines
-        if len(kept) > LONGEST_LINE:
+        if len(rest) > LONGEST_LINE:
             raise NotText(f"a line is longer than {LONGEST_LINE >> 20} MiB: this is no file of JSON lines")
-    yield kept
+    yield rest
 
 
 def _parquet(file: Path, key: str) -> Iterator[str]:

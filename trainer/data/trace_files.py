@@ -39,7 +39,7 @@ class Vocabulary:
     events: dict[str, int]
     features: list[str]
     grows: bool = False
-    """Whether new names get new numbers, as in preparation; a trained model knows no others."""
+    """True if new names get new numbers, as in preparation; a trained model knows no others."""
 
     def encode(self, traces: Sequence[Trace]) -> Traces:
         numbers: list[int] = []
@@ -54,8 +54,8 @@ class Vocabulary:
             try:
                 features[:, column] = [value for trace in traces for value in trace.features[name]]
             except KeyError:
-                lacking = next(trace.id for trace in traces if name not in trace.features)
-                raise ConfigurationError(f"trace {lacking}: it lacks the feature {name!r} that others have") from None
+                missing = next(trace.id for trace in traces if name not in trace.features)
+                raise ConfigurationError(f"trace {missing}: it lacks the feature {name!r} that others have") from None
         return Traces.of(
             events=np.array(numbers, np.int64),
             parents=np.array(parents, np.int64),

@@ -97,14 +97,14 @@ class _Recorder:
         if frame.f_code.co_name == "fault":  # it would reveal the label; its time counts as the step's
             self.held_up_since = now if kind == "call" else self.held_up_since
         elif kind == "call":
-            kept = len(self.events) < MOST_CALLS and len(self.open) < DEPTH
-            if kept:
+            is_recorded = len(self.events) < MOST_CALLS and len(self.open) < DEPTH
+            if is_recorded:
                 self.events.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}")
                 self.parents.append(self.open[-1] if self.open else -1)
                 self.begins.append(self.held_up_since or now)
                 self.held_up_since = 0.0
                 self.durations.append(0.0)
-            self.open.append(len(self.events) - 1 if kept else -1)
+            self.open.append(len(self.events) - 1 if is_recorded else -1)
         elif kind == "return" and self.open:
             call = self.open.pop()
             if call >= 0:

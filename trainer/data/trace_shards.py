@@ -49,7 +49,7 @@ class PreparedTraces(PreparedFolder):
 
 def prepare(source: TraceSource, folder: Path) -> tuple[PreparedTraces, bool]:
     """Write shards and manifest; (data, False) if the folder holds just that already."""
-    if there := PreparedTraces.kept(folder, source=source.description):
+    if there := PreparedTraces.existing(folder, source=source.description):
         return there, False
     folder.mkdir(parents=True, exist_ok=True)
     writers = {name: _Writer(folder, name) for name in ("train", "validation")}

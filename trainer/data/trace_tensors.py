@@ -201,14 +201,14 @@ def open_folder(folder: Path, kind: str) -> Folder:
             f"{folder}: found {len(files)} .pt files of traces; at least two are needed, one to validate"
         )
     stamp = [[str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    kept = folder / f"{kind}-{INDEX}"
+    index_file = folder / f"{kind}-{INDEX}"
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        index = json.loads(kept.read_text("utf-8"))
+        index = json.loads(index_file.read_text("utf-8"))
         if index["files"] == stamp:
             return Folder(**index["found"])
     found = _survey(train, validation)
     with suppress(OSError):  # in a read-only folder: the files are read again next time
-        write_atomic(kept, json.dumps({"files": stamp, "found": asdict(found)}).encode())
+        write_atomic(index_file, json.dumps({"files": stamp, "found": asdict(found)}).encode())
     return found
 
 

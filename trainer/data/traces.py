@@ -80,7 +80,8 @@ def join(parts: Sequence[Traces]) -> Traces:
 
 
 def sequences(traces: Traces) -> Batch:
-    """For a recurrent model: events and features padded to the longest trace, the lengths, the labels."""
+    """Build the batch of a recurrent model: events and features padded to the longest trace, the lengths, the
+    labels."""
     import torch
 
     count, longest, width = len(traces), int(traces.lengths.max(initial=0)), traces.calls.shape[1] - 2
@@ -93,8 +94,8 @@ def sequences(traces: Traces) -> Batch:
 
 
 def graphs(traces: Traces) -> Batch:
-    """For a graph model: one large graph of many parts; events, features, edges from caller to called, the graph of
-    each call, and the label of each graph."""
+    """Build the batch of a graph model: one large graph of many parts; events, features, edges from caller to called,
+    the graph of each call, and the label of each graph."""
     import torch
 
     parents = traces.calls[:, 1]

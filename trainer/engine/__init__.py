@@ -1,1 +1,1 @@
-"""How any workload is trained: the loop and what it stands on."""
+"""Training of any workload: the loop and what it depends on."""

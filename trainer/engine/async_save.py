@@ -37,13 +37,13 @@ class Save:
     cursor: int
     best: bool
     aside: bool
-    """Whether it is written while the training continues; otherwise the training waits for it."""
+    """True if it is written while the training continues; otherwise the training waits for it."""
     began: float
     """Start of the save, in seconds of `time.perf_counter`."""
 
 
 class Checkpointer:
-    """At most one checkpoint is being written at a time: the next waits for the last."""
+    """Writer of one checkpoint at a time: the next waits for the last."""
 
     def __init__(self, run: TrainingRun, trained: TrainState, sync: Sync, saved_step: int = 0) -> None:
         self._run, self._trained, self._sync = run, trained, sync
@@ -58,21 +58,22 @@ class Checkpointer:
         self.notify: Callable[[int, Path], object] = lambda _step, _path: None
         """Called on rank 0 with each checkpoint that was written and verified."""
         self._publish: Callable[[], None] | None = None
-        """On rank 0 what makes a checkpoint of the folder that is being written."""
+        """Function that makes, on rank 0, a checkpoint of the folder that is being written."""
 
     @property
     def own_written(self) -> bool:
-        """Whether nothing that this rank alone knows is still to be written."""
+        """True if nothing that this rank alone knows is still to be written."""
         return self._own is None or (self._own.done() and self._own.exception() is None)
 
     def poll(self, *, all_written: bool) -> None:
-        """After each step. `all_written`: `own_written` of all ranks. Raises the error of a failed write."""
+        """Look at the write after each step. `all_written`: `own_written` of all ranks. Raises the error of a failed
+        write."""
         self._run.writer.poll()
         if all_written:
             self._may_publish()
 
     def save(self, step: int, cursor: int, *, best: bool = False, last: bool = False) -> None:
-        """On all ranks. `last`: nothing is trained afterwards, so that no copy is needed."""
+        """Save on all ranks. `last`: nothing is trained afterwards, so that no copy is needed."""
         heartbeat.part("checkpoint")
         began = time.perf_counter()
         self.saved_step = step

@@ -18,18 +18,18 @@ class Buffers:
 
     @torch.no_grad()
     def keep(self) -> None:
-        for kept, buffers in self._pairs:
-            torch._foreach_copy_(kept, buffers)
+        for saved, buffers in self._pairs:
+            torch._foreach_copy_(saved, buffers)
 
     @torch.no_grad()
     def put_back(self) -> None:
-        for kept, buffers in self._pairs:
-            torch._foreach_copy_(buffers, kept)
+        for saved, buffers in self._pairs:
+            torch._foreach_copy_(buffers, saved)
 
     @torch.no_grad()
     def put_back_where(self, void: Tensor) -> None:
         """Put them back where `void` is true: one value on their device, which this does not wait for."""
-        for kept, buffers in self._pairs:
-            before, now = (torch.cat([one.flatten() for one in each]) for each in (kept, buffers))
+        for saved, buffers in self._pairs:
+            before, now = (torch.cat([one.flatten() for one in each]) for each in (saved, buffers))
             parts = torch.split_with_sizes(torch.where(void, before, now), [one.numel() for one in buffers])
             torch._foreach_copy_(buffers, [part.view(one.shape) for part, one in zip(parts, buffers, strict=True)])

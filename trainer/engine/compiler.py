@@ -36,8 +36,8 @@ LEAST_GAIN = 0.01
 """Compiled steps that gain less are not worth the compilations that other batch sizes cost later."""
 LONG = 20
 """Multiple of the time of compiling that a run has to last: then a trial that gains nothing costs 5 % of it."""
-KEPT = "compile.json"
-MOST_KEPT = 50
+FILE_NAME = "compile.json"
+MAX_RECORDS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class CompileTime:
     seconds: float
     """Time of the first compiled step beyond that of a usual one."""
     warm: bool
-    """Whether its kernels were in the cache then."""
+    """True if its kernels were in the cache then."""
     gain: float | None = None
-    """How much faster compiled steps were; None: the run ended before that was known."""
+    """Speed-up of compiled steps; None: the run ended before that was known."""
 
 
 class CompileTimes:
@@ -57,23 +57,23 @@ class CompileTimes:
     cannot be read costs a measurement."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._file = folder / KEPT if folder else None
+        self._file = folder / FILE_NAME if folder else None
 
     def get(self, key: str) -> CompileTime | None:
         with suppress(KeyError, TypeError, ValueError):
-            told = self._all()[key]
-            gain = None if told["gain"] is None else float(told["gain"])
-            return CompileTime(seconds=max(0.0, float(told["seconds"])), warm=bool(told["warm"]), gain=gain)
+            record = self._all()[key]
+            gain = None if record["gain"] is None else float(record["gain"])
+            return CompileTime(seconds=max(0.0, float(record["seconds"])), warm=bool(record["warm"]), gain=gain)
         return None
 
     def put(self, key: str, measured: CompileTime) -> None:
         if self._file is None:
             return
         others = {name: value for name, value in self._all().items() if name != key}
-        kept = dict(list({**others, key: asdict(measured)}.items())[-MOST_KEPT:])
+        records = dict(list({**others, key: asdict(measured)}.items())[-MAX_RECORDS:])
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._file, json.dumps(kept, indent=1).encode())
+            write_atomic(self._file, json.dumps(records, indent=1).encode())
 
     def _all(self) -> dict[str, Any]:
         try:
@@ -89,7 +89,7 @@ class Compiler:
     def __init__(self, run: TrainingRun, environ: Mapping[str, str] = os.environ) -> None:
         self._run, self._model = run, run.workload.model
         self.gain = 0.0
-        """How much faster steps are than before the model was compiled, if that was after the forecast was made."""
+        """Speed-up of steps since the model was compiled, if that was after the forecast was made."""
         self._expect_slow_step = self._speed_changed = _nothing
         folder = environ.get("TORCHINDUCTOR_CACHE_DIR")
         self._times = CompileTimes(Path(folder) if folder else None)
@@ -102,7 +102,7 @@ class Compiler:
         self._automatic = options.compile == "auto" and run.hardware.on_gpu and not options.deterministic
         self._settled = not self._automatic and options.compile is not True
         self._pending = False
-        """Whether the next pass is the first one since the model was compiled, and will take long."""
+        """True if the next pass is the first one since the model was compiled, and will take long."""
 
     def start(self) -> None:
         """Compile if that is asked for, or if it has paid on all ranks' machines before. To be called by all ranks,
@@ -150,13 +150,13 @@ class Compiler:
 
     @property
     def measures(self) -> bool:
-        """Whether `step_done` needs the time of the step that ends now: the same on all ranks."""
+        """True if `step_done` needs the time of the step that ends now: the same on all ranks."""
         if self._watch or self._settled:
             return self._watch is not None
         return self._steps + 1 == (self._compiled_at + 1 if self._compiled_at else 0) + FIRST_STEPS
 
     def step_done(self, last_s: float, usual_s: float, steps_left: int) -> None:
-        """After each step, of so many seconds. `usual_s`: the median of the last few."""
+        """Note the end of a step, of so many seconds. `usual_s`: the median of the last few."""
         self._steps += 1
         if self._watch:
             self._watch.stop()
@@ -194,10 +194,10 @@ class Compiler:
 
     def _compile(self, why: str) -> None:
         run, self._settled = self._run, True
-        lacking = compiling.what_lacks(run.hardware.device)
-        if any(run.group.all_gather_scalar(float(bool(lacking)))):
-            if lacking:
-                run.events.warn(f"not compiled: {lacking}")
+        missing = compiling.missing_requirement(run.hardware.device)
+        if any(run.group.all_gather_scalar(float(bool(missing)))):
+            if missing:
+                run.events.warn(f"not compiled: {missing}")
             return
         compiling.compile_in_place(self._model, run.hardware.device, cuda_graphs=run.options.cuda_graphs)
         run.events.say(f"compiling in the next {'step' if self._steps else 'pass'}{why and ': '}{why}")
@@ -223,13 +223,13 @@ class Compiler:
         if self._known:
             self._known = CompileTime(seconds=self._known.seconds, warm=self._known.warm, gain=gain)
             self._keep()
-        told = f"compiled steps take {_seconds(compiled_s)}, before {_seconds(self._eager_s)}"
+        text = f"compiled steps take {_seconds(compiled_s)}, before {_seconds(self._eager_s)}"
         self.gain = gain
         if gain < LEAST_GAIN:
             compiling.undo(self._model)
             self.gain = 0.0
-            told += ": back to steps that are not compiled"
-        self._run.events.say(told)
+            text += ": back to steps that are not compiled"
+        self._run.events.say(text)
         self._speed_changed()
 
     def _keep(self) -> None:
@@ -248,11 +248,11 @@ class _Watch:
         self._over.set()
 
     def _watch(self) -> None:
-        began = said = self._clock()
+        began = reported = self._clock()
         while not self._over.wait(TICK_S) and (now := self._clock()) - began < PATIENCE_S:
             heartbeat.part("compiling")
-            if now - said >= SAY_EVERY_S:
-                said = now
+            if now - reported >= SAY_EVERY_S:
+                reported = now
                 self._say(f"compiling for {duration(now - began)}")
 
 
@@ -265,8 +265,8 @@ def _key(run: TrainingRun) -> str:
     device = run.hardware.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     about = [dict(run.workload.identity), run.options.batch_size, run.options.micro_batch_size]
-    told = json.dumps([*about, run.hardware.precision, name, torch.__version__], sort_keys=True, default=str)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    text = json.dumps([*about, run.hardware.precision, name, torch.__version__], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _seconds(seconds: float) -> str:

@@ -42,7 +42,7 @@ class BatchSplit:
     shares: tuple[int, ...] = ()
     """Samples of each rank in a step; empty: equal shares."""
     sharded: bool = False
-    """Whether each node holds only a part of the training samples, as `Workload.sharded`."""
+    """True if each node holds only a part of the training samples, as `Workload.sharded`."""
     nodes: tuple[int, ...] = ()
     """Node of each rank, as `Group.nodes`; empty: each rank is on a node of its own."""
 
@@ -261,7 +261,7 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def _dense(batch: Batch) -> Batch:
-    """Without gaps in memory: a GPU copies a tensor that has some from memory that is not pinned, and waits."""
+    """Copy what has gaps in memory: a GPU copies a tensor that has some from memory that is not pinned, and waits."""
     return tuple(part if _is_dense(part) else part.contiguous() for part in batch)
 
 

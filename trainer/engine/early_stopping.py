@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and whether it is time to stop."""
+"""Best evaluation so far, and the decision to stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EarlyStopping:
         """Evaluations since the best."""
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether this evaluation is the best so far."""
+        """Return whether this evaluation is the best so far."""
         if self.metric not in metrics:
             raise ConfigurationError(
                 f"--early-stopping {self.metric}: the evaluation at step {step} has no such figure;"
@@ -49,7 +49,7 @@ class EarlyStopping:
 
     @property
     def why(self) -> str:
-        """For people, once it is exhausted."""
+        """Reason for people, once it is exhausted."""
         best = f"best {self.best:.4g} at step {self.best_step}"
         return f"{self.metric} has not improved in {self.waited} evaluations: {best}"
 
@@ -65,5 +65,6 @@ class EarlyStopping:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric should fall, by its name: `causa_loss` and `bits_per_byte` do, `f1` and `auroc` should rise."""
+    """Return whether a metric should fall, by its name: `causa_loss` and `bits_per_byte` do, `f1` and `auroc` should
+    rise."""
     return any(word in LOWER_IS_BETTER for word in metric.lower().replace("/", "_").split("_"))

@@ -1,4 +1,4 @@
-"""How good the model is on data it does not learn from: the same samples each time, spread over the ranks."""
+"""Evaluation on data from which the model does not learn: the same samples each time, spread over the ranks."""
 
 from __future__ import annotations
 

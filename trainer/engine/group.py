@@ -43,7 +43,7 @@ class Group:
     backend: str
     """Backend that carries gradients: gloo, nccl, or none for a rank alone."""
     device: torch.device
-    """Where tensors must lie to be sent by `backend`."""
+    """Device on which `backend` sends tensors."""
     handle: ProcessGroup | None = None
     """torch's own, where it is not the one of all processes."""
     ranks: tuple[int, ...] = ()
@@ -53,11 +53,11 @@ class Group:
     without_gpu: tuple[str, ...] = ()
     """The ranks for which `backend` is gloo although others have a GPU."""
     nodes: tuple[int, ...] = ()
-    """For each rank the number, among all processes, of the first process on its node; empty: not known."""
+    """Number, for each rank, of the first process on its node among all processes; empty: not known."""
     whole: bool = True
-    """Whether these are all the ranks of `handle`."""
+    """True if these are all the ranks of `handle`."""
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
-    """To be entered around `start_…`, where several threads start collectives: see sync/turns.py."""
+    """Context around `start_…`, where several threads start collectives: see sync/turns.py."""
 
     @classmethod
     def beside(cls, place: RankInfo, handle: ProcessGroup | None, device: torch.device) -> Group:
@@ -124,7 +124,7 @@ class Group:
 
     @heartbeat.exchange("all_reduce")
     def all_reduce(self, tensor: Tensor) -> None:
-        """Into `tensor` the sum over all ranks, wherever it lies."""
+        """Put into `tensor` the sum over all ranks, wherever it lies."""
         if self.alone:
             return
         sent = tensor.to(self.device)
@@ -326,7 +326,7 @@ class Group:
             raise ConfigurationError(f"rank {', '.join(ranks)} has other {subject} than rank 0: make them the same")
 
     def differing(self, digest: bytes) -> list[float]:
-        """For each rank 1 where its digest is not rank 0's."""
+        """Mark each rank by 1 where its digest is not rank 0's."""
         mine = torch.tensor(list(digest), dtype=torch.int64)
         theirs = mine.clone()
         self.broadcast(theirs)

@@ -14,7 +14,7 @@ WINDOW = 64
 ENOUGH = 16
 """Losses needed before anything counts as a spike: the first steps fall steeply and jump about."""
 SKIPS_IN_A_ROW = 10
-"""After which it is no longer a bad batch, but a bad run."""
+"""Number of skips after which it is no longer a bad batch, but a bad run."""
 
 Action = Literal["continue", "skip", "stop"]
 
@@ -23,7 +23,7 @@ Action = Literal["continue", "skip", "stop"]
 class LossVerdict:
     action: Action
     message: str = ""
-    """For people; empty if there is nothing to say."""
+    """Text for people; empty if there is none."""
 
 
 class Guard:
@@ -46,7 +46,7 @@ class Guard:
     def judge(
         self, step: int, loss: float, at_fault: Sequence[int] = (), gradient_norm: float | None = None
     ) -> LossVerdict:
-        """Before the optimizer's step. `at_fault`: ranks whose own loss is not finite (see `ranks_at_fault`);
+        """Judge a step before the optimizer's. `at_fault`: ranks whose own loss is not finite (see `ranks_at_fault`);
         `gradient_norm`: None where float16 is scaled, as the scaler answers infinities itself."""
         if not math.isfinite(loss):
             what = f"the loss is {loss} at step {step}{_on(at_fault)}"

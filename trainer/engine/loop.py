@@ -47,7 +47,7 @@ from trainer.errors import TrainerError
 from trainer.out_of_memory import free_memory, is_out_of_memory
 
 PATIENCE_S = 30.0
-"""For a checkpoint that is being written when a training fails, before torchrun ends the rank."""
+"""Seconds for a checkpoint that is being written when a training fails, before torchrun ends the rank."""
 Build = Callable[[], Workload]
 
 

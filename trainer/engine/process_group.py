@@ -1,4 +1,4 @@
-"""How a rank meets the others, and parts from them."""
+"""Process group: how a rank joins the others, and leaves them."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def gathered(place: RankInfo) -> Iterator[Group]:
 
 
 _meetings = count()
-"""Numbers of these process groups."""
+"""Numbers of the prefixes in the store, one for each process group."""
 
 
 def leave(place: RankInfo, code: int) -> int:
-    """The exit code of a process alone; one that has met others ends here and now.
+    """Return the exit code of a process alone; end a process that is one of several ranks at once.
 
     Python's own end would wait for ranks that no longer answer after a failure. After a success gloo's threads
     may still ask for Python when it is gone: one run in eight of three ranks ended in an abort (`terminate called

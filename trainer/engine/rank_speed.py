@@ -16,7 +16,7 @@ WINDOW = 16
 """Steps that count together, so that a single slow one is no slowdown: their median is reported, and shares follow
 their mean without the two slowest and the two fastest."""
 FEWEST = 4
-"""Before, it is the first step's compiling and allocating that is seen."""
+"""Number of steps before which the first step's compiling and allocating decide."""
 WORTH_IT = 0.85
 """A new split must let the slowest rank finish in less than this share of the time."""
 NEW_WEIGHT = 0.5
@@ -113,7 +113,7 @@ class ShareBalancer:
 
 
 def better(total: int, shares: Sequence[int], sample_s: Sequence[float]) -> tuple[int, ...] | None:
-    """How `total` samples are split at these speeds, where that is worth a change from `shares`."""
+    """Split `total` samples at these speeds, where that is worth a change from `shares`."""
     new = split(total, sample_s)
     before, after = (max(n * s for n, s in zip(part, sample_s, strict=True)) for part in (shares, new))
     return new if after < WORTH_IT * before else None

@@ -41,7 +41,7 @@ class TrainingRun:
 
     @property
     def stopped_marker(self) -> Path:
-        """There while the run has been stopped before its end."""
+        """File that exists while the run has been stopped before its end."""
         return self.options.run_dir / "STOPPED"
 
     def due(self, every: Every, step: int, cursor: int) -> bool:
@@ -78,7 +78,8 @@ class TrainingRun:
         return replace(split, micro_batch=size)
 
     def what_must_be_equal(self) -> str:
-        """On all ranks. Where a node keeps its files is its own matter; all else decides the result."""
+        """Return what must be equal on all ranks. Where a node has its files is its own choice; all other values
+        decide the result."""
         own = ("data_dir", "run_dir", "resume")
         shared = {key: value for key, value in self.options.as_json().items() if key not in own}
         data = (self.workload.train_samples, self.workload.validation_samples, self.workload.streamed)

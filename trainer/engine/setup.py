@@ -1,4 +1,4 @@
-"""From an assembled run to its first step: what is trained and from where, with whom, in which parts."""
+"""Setup from an assembled run to its first step: model, checkpoint, ranks, shares."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LONGEST = 200
 
 @contextmanager
 def naming_awaited(group: Group) -> Iterator[None]:
-    """Within, the error of a collective whose peers do not come names them.
+    """Name in the error of a collective the peers that do not come.
 
     NCCL's own watchdog ends the process instead, as no call on the CPU waits there; its message names the collective.
     """

@@ -29,9 +29,9 @@ class StepFigures:
     def __init__(self, setup: TrainingSetup, checkpointer: Checkpointer, reporter: TrainingReporter) -> None:
         self._setup, self._checkpointer, self._reporter = setup, checkpointer, reporter
         self.late = read_late(setup)
-        """Whether a step's figures are read after its update, in the next step."""
+        """True if a step's figures are read after its update, in the next step."""
         self.stopping = False
-        """Whether a rank was asked to stop."""
+        """True if a rank was asked to stop."""
         self.shares: tuple[int, ...] | None = None
         """New shares of the ranks, once they are worth a change."""
         self._sent: _Sent | None = None
@@ -86,7 +86,7 @@ class StepFigures:
 
 
 def read_late(setup: TrainingSetup) -> bool:
-    """Whether figures are read in the next step: by what is the same on all ranks, whichever devices they have.
+    """Return whether figures are read in the next step: by what is the same on all ranks, whichever devices they have.
 
     Not where the figures decide on the update, nor where the optimizer cannot skip one on the device, nor where each
     rank steps by its own gradients: there it does not see in them that another rank's are not finite.

@@ -30,13 +30,13 @@ class StepStats:
     norm: float
     """Norm of the gradient; where each rank has its own, their mean."""
     stopping: bool
-    """Whether a rank was asked to stop."""
+    """True if a rank was asked to stop."""
     at_fault: list[int]
     """Ranks that have a NaN or infinite loss."""
     sample_s: list[float]
     """Seconds that the forward pass of one sample took, by rank."""
     written: bool
-    """Whether all ranks have written their own state for the last checkpoint."""
+    """True if all ranks have written their own state for the last checkpoint."""
 
     def mean_losses(self, terms: Iterable[str], targets: Sequence[float]) -> dict[str, float]:
         """Mean of each loss term over the step's targets."""

@@ -22,7 +22,7 @@ class StopSignal:
     def __init__(self, one_wish_s: float = ONE_WISH_S) -> None:
         self.asked = False
         self.answers = False
-        """Whether this process answers a request itself: the loop, which has a step to save, or a rank that is left out
+        """True if this process answers a request itself: the loop, which has a step to save, or a rank that is left out
         and must not be gone before the others have saved theirs. Before, a signal ends the process at once: there is
         nothing to save, and the start may wait in a collective for a rank that never comes."""
         self._one_wish_s = one_wish_s

@@ -1,4 +1,4 @@
-"""Before the first step: which ranks train, what share each has of a step, and how they keep one model in common."""
+"""Plan before the first step: ranks that train, the share of each in a step, and the sync method."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class SyncPlan:
     per_s: float = 0.0
     """The forecast's speed; 0 where there is none."""
     gain: float = 0.0
-    """How much faster the run's steps have become since, because it has compiled its model."""
+    """Speed-up of the run's steps since then, because it has compiled its model."""
 
     @classmethod
-    def remembered(cls, told: Mapping[str, Any]) -> SyncPlan:
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in told.items()}
+    def remembered(cls, saved: Mapping[str, Any]) -> SyncPlan:
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
         return cls(**values)
 
 
@@ -57,7 +57,7 @@ def must_measure(run: TrainingRun) -> bool:
 
 
 def by_speed(run: TrainingRun) -> bool:
-    """Whether shares follow the nodes' speed."""
+    """Return whether shares follow the nodes' speed."""
     return run.options.shares == "auto" and not run.options.deterministic and not run.workload.streamed
 
 
@@ -118,7 +118,7 @@ def wished_sync(options: TrainOptions) -> str:
 
 
 def _unequal(found: SyncChoice) -> bool:
-    """Whether other than equal shares are worth it: two trials of one machine differ by some percent."""
+    """Return whether other than equal shares are worth it: two trials of one machine differ by some percent."""
     total, ranks = found.measured.samples_per_step, found.chosen.ranks
     equal = split(total, [1.0] * len(ranks))
     return better(total, equal, [found.measured.nodes[rank].sample_s for rank in ranks]) is not None

@@ -59,14 +59,15 @@ def send_tensors(tensors: Mapping[str, Tensor], group: Group) -> None:
 
 
 def check_weights_match(sync: Sync, group: Group, step: int) -> None:
-    """To be called by all ranks after `step`. DriftError: the weights of some have left those of the others."""
+    """Compare the weights, on all ranks, after `step`. DriftError: the weights of some have left those of the
+    others."""
     if group.alone:
         return
     mine, ranks = checksum(sync.shared()), group.place.world_size
-    told = [0.0] * len(mine) * ranks
-    told[group.place.rank * len(mine) : (group.place.rank + 1) * len(mine)] = mine
-    told = group.all_reduce_sum(told)
-    rows = [told[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]
+    sums = [0.0] * len(mine) * ranks
+    sums[group.place.rank * len(mine) : (group.place.rank + 1) * len(mine)] = mine
+    sums = group.all_reduce_sum(sums)
+    rows = [sums[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]
     if drifted := apart(rows):
         labels = group.all_gather_text(group.place.label)
         names = ", ".join(f"rank {rank} ({labels[rank]})" for rank in drifted)

@@ -48,10 +48,10 @@ class Workload(ABC):
     step_sizes: StepSizes = ()
     """Samples of a step, for an `order` that groups them; the engine sets it where a run resumes."""
     same_shapes: bool = False
-    """Whether nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions, and its
+    """True if nearly all training batches have the same shapes: then cuDNN looks for the fastest convolutions, and its
     attention may be taken."""
     streamed: bool = False
-    """Whether training samples come from `stream`, in its order, instead of from `batch`, by index."""
+    """True if training samples come from `stream`, in its order, instead of from `batch`, by index."""
 
     @abstractmethod
     def batch(self, request: BatchRequest) -> Batch:

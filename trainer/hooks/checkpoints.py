@@ -88,15 +88,15 @@ def newest(environ: Mapping[str, str]) -> Path | None:
                 found = checkpoint.to_resume(root, place.resume_from, place.attempt, events.say)
             except ConfigurationError as error:
                 refusal = error
-        told = {"refused": refusal is not None, "step": found.step if found else None}
-        heard = json.loads(group.broadcast_text(json.dumps(told)))
+        own = {"refused": refusal is not None, "step": found.step if found else None}
+        received = json.loads(group.broadcast_text(json.dumps(own)))
         if refusal:
             raise refusal
-        if heard["refused"]:
+        if received["refused"]:
             raise ConfigurationError("rank 0 found no intact checkpoint to resume from: see its message")
-        if heard["step"] is None:
+        if received["step"] is None:
             return None
-        found = _everywhere(root, found, heard["step"], group)
+        found = _everywhere(root, found, received["step"], group)
     if place.rank == 0:
         events.emit(TrainingResumed(step=found.step, checkpoint=str(found.path)))
         events.say(f"resuming at step {found.step} from {found.path}")
@@ -130,12 +130,12 @@ def _everywhere(root: Path, found: Checkpoint | None, step: int, group: Group) -
     folder = root / folder_name(step)
     manifest = group.broadcast_text((folder / MANIFEST).read_text("utf-8") if found else "")
     held = found or checkpoint.examine(folder)
-    lacks = bool(held.problem) or (folder / MANIFEST).read_text("utf-8") != manifest
+    differs = bool(held.problem) or (folder / MANIFEST).read_text("utf-8") != manifest
     place = group.place
     # One rank of a node receives for all of it. Nodes may share a disk, or have a copy from the orchestrator.
-    missing = group.all_gather_scalar(float(lacks))
+    missing = group.all_gather_scalar(float(differs))
     if any(missing):
-        _send(root, folder, manifest, group, receives=lacks and place.local_rank == 0)
+        _send(root, folder, manifest, group, receives=differs and place.local_rank == 0)
         group.barrier()
         held = checkpoint.examine(folder)
         if any(group.all_gather_scalar(float(bool(held.problem)))):

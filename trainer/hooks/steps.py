@@ -69,7 +69,7 @@ class StepReporter:
         heartbeat.part("checkpoint")
 
     def close(self) -> None:
-        """At the end of the program."""
+        """Close at the end of the program."""
         if self._reporters is not None:
             self._reporters.end("done")
 

@@ -100,24 +100,24 @@ def keep(encoder: Encoder, lengths: NDArray[np.int64], folder: Path, made_of: st
     return FrozenRows(folder, digest.hexdigest()[:16], lengths, encoder.heads.in_features, STORED[dtype][0])
 
 
-def known_packed(kept: FrozenRows | None, indices: Indices) -> Tensor:
+def known_packed(cached: FrozenRows | None, indices: Indices) -> Tensor:
     """(tokens, width): cached content of these rows, one after the other; empty unless all are known."""
-    if kept is None or not kept.known(indices).all():
+    if cached is None or not cached.known(indices).all():
         return torch.empty(0, 0)
-    return _typed(torch.from_numpy(kept.read_packed(indices)))
+    return _typed(torch.from_numpy(cached.read_packed(indices)))
 
 
-def known_rows(kept: FrozenRows | None, indices: Indices, width: int) -> tuple[Tensor, Tensor]:
+def known_rows(cached: FrozenRows | None, indices: Indices, width: int) -> tuple[Tensor, Tensor]:
     """Cached content of these rows, padded to `width`, and (rows, 1) which are known, if only some are."""
     nothing = torch.empty(len(indices), 0)
-    known = kept.known(indices) if kept else np.zeros(len(indices), bool)
-    if kept is None or not known.any():
+    known = cached.known(indices) if cached else np.zeros(len(indices), bool)
+    if cached is None or not known.any():
         return nothing, nothing.bool()
-    rows = _typed(torch.from_numpy(kept.read(indices, width)))
+    rows = _typed(torch.from_numpy(cached.read(indices, width)))
     return rows, nothing.bool() if known.all() else torch.from_numpy(known)[:, None]
 
 
-def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
+def completed(encoder: Encoder, cached: FrozenRows, asked: Asked) -> Tensor:
     """(rows, length, width): `hidden` if all is known; otherwise the missing rows are computed and stored. They pass
     through the stored precision, too: the first epoch has the values of the next ones."""
     rows, tokens, mask, hidden, known = asked
@@ -126,27 +126,27 @@ def completed(encoder: Encoder, kept: FrozenRows, asked: Asked) -> Tensor:
     missing = torch.arange(len(tokens), device=tokens.device)
     if known.shape[1]:
         missing = (~known[:, 0]).nonzero().flatten()
-    fresh, bits = _computed(encoder, kept, tokens[missing], None if mask is None else mask[missing])
-    kept.write(rows[missing].cpu().numpy(), bits)
+    fresh, bits = _computed(encoder, cached, tokens[missing], None if mask is None else mask[missing])
+    cached.write(rows[missing].cpu().numpy(), bits)
     if not known.shape[1]:
         return fresh.float()
     return hidden.index_copy(0, missing, fresh).float()
 
 
-def completed_packed(encoder: Encoder, kept: FrozenRows, rows: Tensor, tokens: Tensor, among: Packed) -> Tensor:
+def completed_packed(encoder: Encoder, cached: FrozenRows, rows: Tensor, tokens: Tensor, among: Packed) -> Tensor:
     """(tokens, width) of a packed batch whose rows are not all known: computed, stored, and as they are stored."""
-    fresh, bits = _computed(encoder, kept, tokens, among)
+    fresh, bits = _computed(encoder, cached, tokens, among)
     in_row = among.starts.cpu().numpy().argsort()
-    kept.write(rows.cpu().numpy()[in_row], np.split(bits, among.bounds.cpu().numpy()[1:-1]))
+    cached.write(rows.cpu().numpy()[in_row], np.split(bits, among.bounds.cpu().numpy()[1:-1]))
     return fresh.float()
 
 
-def _computed(encoder: Encoder, kept: FrozenRows, tokens: Tensor, among: Among) -> tuple[Tensor, NDArray[np.generic]]:
+def _computed(encoder: Encoder, cached: FrozenRows, tokens: Tensor, among: Among) -> tuple[Tensor, NDArray[np.generic]]:
     """Outputs in the type in which they are stored, and their bits."""
     # In float32 for any precision of the run: the rows serve any other run, on any machine.
     with torch.autocast(tokens.device.type, enabled=False):
         fresh = encoder.embed(tokens, among)
-    fresh = fresh.to(next(dtype for stored, dtype in STORED.values() if stored == kept.dtype))
+    fresh = fresh.to(next(dtype for stored, dtype in STORED.values() if stored == cached.dtype))
     bits = fresh.cpu()
     return fresh, (bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits).numpy()
 

@@ -211,8 +211,8 @@ def choose(logits: Tensor, sampling: Sampling, chance: torch.Generator | None) -
     if sampling.temperature <= 0:
         return logits.argmax(dim=1, keepdim=True)
     vocabulary = logits.shape[1]
-    kept = min(sampling.top_k, vocabulary) if sampling.top_k > 0 else vocabulary
-    likeliest = torch.topk(logits / sampling.temperature, kept)
+    choices = min(sampling.top_k, vocabulary) if sampling.top_k > 0 else vocabulary
+    likeliest = torch.topk(logits / sampling.temperature, choices)
     weights = likeliest.values.softmax(dim=1)
     # The first stays, a later one if those before it have too little probability.
     weights = weights.masked_fill(weights.cumsum(dim=1) - weights >= sampling.top_p, 0.0)

@@ -61,7 +61,7 @@ class RecomputedBlock(nn.Module):
 
     recompute: Recompute = 0
     draws = True
-    """Whether the forward pass draws random numbers, which have to be the same again."""
+    """True if the forward pass draws random numbers, which have to be the same again."""
 
     compute: Callable[..., Tensor]
     """The forward pass, from the same arguments."""

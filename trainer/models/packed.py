@@ -15,7 +15,7 @@ AMPERE = (8, 0)
 
 
 class Packed(NamedTuple):
-    """Where each text is. Texts are in the order of their lengths, so that those of one length are neighbors."""
+    """Places of the texts. They are in the order of their lengths, so that those of one length are neighbors."""
 
     places: Tensor
     """(tokens,) position of each token in its text."""
@@ -41,7 +41,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: f
 
 
 def _has_varlen(query: Tensor) -> bool:
-    """Whether torch's attention for texts of many lengths can compute this. It has no dropout (torch 2.13)."""
+    """Return whether torch's attention for texts of many lengths can compute this. It has no dropout (torch 2.13)."""
     width = query.shape[-1]
     fits = query.dtype in HALF and width % 8 == 0 and width <= 256
     return bool(fits and torch.cuda.get_device_capability(query.device) >= AMPERE)
@@ -49,7 +49,7 @@ def _has_varlen(query: Tensor) -> bool:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch has no type for it
 def by_length(query: Tensor, key: Tensor, value: Tensor, packed: Packed, dropout: float) -> Tensor:
-    """On a CPU: one call for the texts of each length."""
+    """Attend on a CPU: one call for the texts of each length."""
     lengths = [end - begin for begin, end in pairwise(packed.bounds.tolist())]
     at, parts = 0, []
     for length, same in groupby(lengths):

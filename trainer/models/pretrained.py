@@ -40,9 +40,9 @@ def fill(encoder: Encoder, weights_file: Path | None) -> None:
     from safetensors.torch import load_file
 
     missing, unknown = encoder.load_state_dict(load_file(weights_file), strict=False)
-    lacking = [name for name in missing if not name.startswith(("heads.", "pool."))]
-    if lacking or unknown:
-        raise ConfigurationError(f"{weights_file}: not the weights of this encoder ({[*lacking, *unknown][:3]} …)")
+    unexpected = [name for name in missing if not name.startswith(("heads.", "pool."))]
+    if unexpected or unknown:
+        raise ConfigurationError(f"{weights_file}: not the weights of this encoder ({[*unexpected, *unknown][:3]} …)")
 
 
 def load(name: str) -> Pretrained:

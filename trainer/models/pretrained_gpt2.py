@@ -61,7 +61,7 @@ def shape_of(source: str, seq_len: int | None = None) -> Gpt2Shape:
 
 
 def weights_of(source: str, shape: Gpt2Shape) -> dict[str, Tensor]:
-    """Weights for `GPT2.load_state_dict`."""
+    """Convert a model of `transformers` to weights for `GPT2.load_state_dict`."""
     theirs = _loaded(GPT2LMHeadModel, source, dtype=torch.float32).state_dict()
     ours = {
         our_name: theirs[their_name].T.contiguous() if transposed else theirs[their_name]
@@ -127,7 +127,7 @@ def export(model: GPT2, tokenizer_file: Path, folder: Path) -> None:
 
 
 def _names(layers: int) -> list[tuple[str, str, bool]]:
-    """(name in models/gpt2.py, name in `transformers`, whether one is the other transposed)."""
+    """List (name in models/gpt2.py, name in `transformers`, whether one is the other transposed)."""
     pairs = [(ours, f"transformer.{theirs}") for ours, theirs in ENDS.items()]
     for layer in range(layers):
         pairs += [(f"blocks.{layer}.{ours}", f"transformer.h.{layer}.{theirs}") for ours, theirs in IN_BLOCK.items()]

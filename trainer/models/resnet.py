@@ -15,7 +15,7 @@ class ResNetShape:
     """Blocks of each stage; every stage but the first halves the image."""
     widths: tuple[int, ...] = (64, 128, 256, 512)
     expansion: int = 1
-    """Above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
+    """Factor; above 1: blocks of 1×1, 3×3, 1×1 convolutions whose output is this much wider."""
     small_images: bool = False
     """Start with a 3×3 convolution at full size instead of 7×7 and pooling, which leave a quarter of the side."""
 
@@ -52,8 +52,8 @@ class ResNet(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """As in torchvision and timm: convolutions that keep the variance of gradients (He et al. 2015), and blocks
-        that begin as their shortcut (Goyal et al. 2017, arXiv:1706.02677, 5.1)."""
+        """Initialize as torchvision and timm do: convolutions that keep the variance of gradients (He et al. 2015),
+        and blocks that begin as their shortcut (Goyal et al. 2017, arXiv:1706.02677, 5.1)."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

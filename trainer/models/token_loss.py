@@ -136,7 +136,7 @@ def _loss_and_gradients(hidden: Tensor, weight: Tensor, following: Tensor, chunk
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Not compiled: changes the gradients in place instead of copying them."""
+    """Loss in chunks, not compiled: it changes the gradients in place instead of copying them."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, following: Tensor, chunk: int, wanted: bool) -> Tensor:
@@ -152,16 +152,16 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _padded(weight: Tensor) -> Tensor:
-    lacking = -len(weight) % ALIGNMENT
-    return F.pad(weight, (0, 0, 0, lacking)) if lacking else weight  # to pad by nothing is a copy, too
+    padding = -len(weight) % ALIGNMENT
+    return F.pad(weight, (0, 0, 0, padding)) if padding else weight  # to pad by nothing is a copy, too
 
 
 def _read_rows(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """`_padded`, in another type by the same copy."""
-    lacking = -len(weight) % ALIGNMENT
-    if not lacking:
+    padding = -len(weight) % ALIGNMENT
+    if not padding:
         return weight.to(dtype)
-    rows = weight.new_empty(len(weight) + lacking, weight.shape[1], dtype=dtype)
+    rows = weight.new_empty(len(weight) + padding, weight.shape[1], dtype=dtype)
     rows[: len(weight)] = weight
     rows[len(weight) :] = 0
     return rows

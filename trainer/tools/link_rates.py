@@ -20,7 +20,7 @@ REPEATS = 10
 """Transfers of a small message; the median counts, as the first ones open connections."""
 
 Matrix = list[list[float]]
-"""From the row's rank to the column's, measured while no other pair used the links of either; 0 to itself."""
+"""Rates from the row's rank to the column's, measured while no other pair used the links of either; 0 to itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def _rate(group: Group, peer: int) -> float:
 
 
 def measure_all_reduce(group: Group, rates: Matrix) -> AllReduceRate:
-    """To be called by all ranks, with the same `rates`: the slowest decides how much is sent."""
+    """Measure on all ranks, with the same `rates`: the slowest decides how much is sent."""
     ranks = group.place.world_size
     slowest = min((rate for row in rates for rate in row if rate), default=LARGEST / LONG_ENOUGH_S)
     values = int(min(LARGEST, max(SMALLEST, 2 * LONG_ENOUGH_S * slowest)) / 4)

@@ -20,8 +20,8 @@ def run(given: argparse.Namespace, place: RankInfo) -> int:
         for _ in count() if given.count is None else range(given.count):
             time.sleep(given.interval)
             usage = meter.read()
-            told = {"t": time.time(), "node": place.node, **asdict(usage)}
-            print(json.dumps(told) if given.json else as_line(usage, time.time(), place.node), flush=True)
+            sample = {"t": time.time(), "node": place.node, **asdict(usage)}
+            print(json.dumps(sample) if given.json else as_line(usage, time.time(), place.node), flush=True)
     except KeyboardInterrupt:  # the way to end it
         pass
     return 0

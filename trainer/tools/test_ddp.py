@@ -114,7 +114,7 @@ class CollectiveCheck:
     wrong: str = ""
     """Value received instead of the expected one; empty if it was right."""
     lacking: bool = False
-    """Whether the backend has no such collective."""
+    """True if the backend has no such collective."""
 
 
 def check(group: Group) -> Iterator[CollectiveCheck]:

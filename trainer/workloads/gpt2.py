@@ -119,7 +119,7 @@ def _training_sizes(options: TrainOptions, shape: Mapping[str, int], how: Mappin
     width, layers, vocab_size = shape["width"], shape["layers"], shape["vocab_size"]
     hidden = layers * 12 * width * width
     parameters = hidden + layers * 13 * width + (vocab_size + shape["seq_len"] + 2) * width
-    kept = {"adamw": 2 * parameters, "sgd": parameters, "muon": 2 * parameters - hidden}
+    moments = {"adamw": 2 * parameters, "sgd": parameters, "muon": 2 * parameters - hidden}
     size = options.micro_batch_size
     micro_batch = options.batch_size if size is None else 1 if size == "auto" else size
     share = options.batches(1)
@@ -132,7 +132,7 @@ def _training_sizes(options: TrainOptions, shape: Mapping[str, int], how: Mappin
         micro_batch=min(micro_batch, share),
         passes=-(-share // micro_batch),
         loss_chunk=CPU_LOSS_CHUNK if how["loss_chunk"] == "auto" else how["loss_chunk"],
-        optimizer_values=kept[options.optimizer],
+        optimizer_values=moments[options.optimizer],
         optimizer_state=options.optimizer_state,
         gradient_checkpointing=how["gradient_checkpointing"],
         checkpoint_async=options.checkpoint_async,
@@ -227,7 +227,8 @@ class Gpt2(Workload):
 
     @classmethod
     def continued(cls, options: TrainOptions, source: str, seq_len: int | None, how: Mapping[str, Any]) -> Gpt2:
-        """From weights as `transformers` keeps them; with a `seq_len` of fewer positions than they have, the first."""
+        """Build from weights as `transformers` saves them; with a `seq_len` of fewer positions than they have, the
+        first."""
         from trainer.models import pretrained_gpt2
 
         shape = pretrained_gpt2.shape_of(source, seq_len)

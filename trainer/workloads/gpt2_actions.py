@@ -21,7 +21,7 @@ VOCABULARY = 16384
 SHORTEST_PRESET = 64
 """Tokens of a sample of the smallest presets."""
 TOKENIZER = "tokenizer.json"
-"""In a checkpoint."""
+"""Name in a checkpoint."""
 
 
 def add(actions: Actions) -> None:

@@ -126,7 +126,7 @@ class Text(Workload):
             "tokenizer.json": prepared.file("tokenizer"),
             "text.json": prepared.folder / "manifest.json",
         }
-        self._kept: dict[str, Any] = {}
+        self._frozen: dict[str, Any] = {}
         if choice.freeze_layers and choice.cache_frozen:
             self._keep_frozen()
             # A checkpoint may bring other frozen weights than those that were just made.
@@ -150,17 +150,17 @@ class Text(Workload):
         width = min(longest, self._choice.max_length) if self._choice.bucketing else self._choice.max_length
         padded = bool((lengths < width).any())
         mask = np.arange(width if padded else 0) < lengths[:, None]
-        kept = self._kept.get(request.split)
+        cached = self._frozen.get(request.split)
         return (
             torch.from_numpy(rows.labels[request.indices][:, self._columns]),
             torch.from_numpy(np.array(request.indices)),
             torch.from_numpy(rows.take(request.indices, width)),
             torch.from_numpy(mask),
-            *frozen.known_rows(kept, request.indices, width),
+            *frozen.known_rows(cached, request.indices, width),
         )
 
     def _is_faster_packed(self, split: str) -> bool:
-        """As asked for, or as measured: without a GPU, if the texts of a batch have many lengths."""
+        """Decide as requested, or as measured: without a GPU, if the texts of a batch have many lengths."""
         import torch
 
         if self._choice.packed is not None:
@@ -180,7 +180,7 @@ class Text(Workload):
         return (
             torch.from_numpy(rows.labels[indices][:, self._columns]),
             *map(torch.from_numpy, (np.array(indices), tokens, places, starts, bounds)),
-            frozen.known_packed(self._kept.get(request.split), indices[starts.argsort()]),
+            frozen.known_packed(self._frozen.get(request.split), indices[starts.argsort()]),
         )
 
     def order(self, seed: int) -> Order:
@@ -194,7 +194,8 @@ class Text(Workload):
         return self._losses(self._logits(model, batch, "train"), batch[0])
 
     def target_counts(self, split: str, indices: Indices) -> tuple[float, ...]:
-        """With class weights their sum, as in torch's own weighted mean: exact for any number of ranks."""
+        """Count targets; with class weights their sum, as in torch's own weighted mean: exact for any number of
+        ranks."""
         labels = self._rows[split].labels[indices][:, self._columns]
         return tuple(
             float(len(indices)) if weights is None else float(weights[labels[:, at]].sum())
@@ -228,11 +229,11 @@ class Text(Workload):
             return self._packed_logits(model, batch, split)
         _, rows, tokens, mask, hidden, known = batch
         among = mask[:, None, None, :] if mask.shape[1] else None
-        kept = self._kept.get(split)
-        if kept is None:
+        cached = self._frozen.get(split)
+        if cached is None:
             logits: Tensor = model(tokens, among)
         else:
-            logits = model(frozen.completed(self._encoder, kept, (rows, tokens, among, hidden, known)), among)
+            logits = model(frozen.completed(self._encoder, cached, (rows, tokens, among, hidden, known)), among)
         return logits.float()
 
     def _packed_logits(self, model: nn.Module, batch: Batch, split: str) -> Tensor:
@@ -241,9 +242,9 @@ class Text(Workload):
 
         _, rows, tokens, places, starts, bounds, hidden = batch
         among = Packed(places, starts, bounds, self._choice.max_length)
-        if (kept := self._kept.get(split)) is not None:
+        if (cached := self._frozen.get(split)) is not None:
             tokens = (
-                hidden.float() if len(hidden) else frozen.completed_packed(self._encoder, kept, rows, tokens, among)
+                hidden.float() if len(hidden) else frozen.completed_packed(self._encoder, cached, rows, tokens, among)
             )
         logits: Tensor = model(tokens, among)
         return logits.float()
@@ -291,7 +292,7 @@ class Text(Workload):
             next_to_it = data.with_name(f"{data.name}-frozen")
             folder = next_to_it if os.access(data.parent, os.W_OK) else self._run_dir / "frozen"
         made_of = f"{self._prepared.sha256} {self._choice.max_length}"
-        self._kept = {
+        self._frozen = {
             split: frozen.keep(self._encoder, rows.lengths, folder, f"{made_of} {split}", self._choice.cache_dtype)
             for split, rows in self._rows.items()
         }
@@ -300,7 +301,7 @@ class Text(Workload):
         sizes = [(p.numel(), p.requires_grad) for p in self._encoder.parameters()]
         total, trained = sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
         text = f"{trained:,} of {total:,} parameters are trained ({trained / total:.1%})"
-        if self._kept:
-            size = sum(kept.nbytes for kept in self._kept.values()) / 2**20
+        if self._frozen:
+            size = sum(cached.nbytes for cached in self._frozen.values()) / 2**20
             text += f"; the outputs of the frozen ones are cached, up to {size:.0f} MiB"
         return text

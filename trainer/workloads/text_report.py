@@ -1,4 +1,4 @@
-"""How good the heads are: F1 and accuracy, a table per class, confusion matrices, and F1 over the evaluations."""
+"""Quality of the heads: F1 and accuracy, a table per class, confusion matrices, and F1 over the evaluations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def per_class(classes: Classes, found: NDArray[np.float64], labels: NDArray[np.i
 
 
 def history(run_dir: Path, heads: Sequence[str]) -> dict[int, dict[str, float]]:
-    """From the run's own records, so that it is whole after a resume too."""
+    """Read the run's own records, so that the history is whole after a resume too."""
     path = run_dir / "metrics.jsonl"
     found = {}
     for line in path.read_text("utf-8").splitlines() if path.exists() else []:

@@ -67,7 +67,8 @@ class TraceOptions:
 
 
 def is_stream(loader: str, folder: Path) -> bool:
-    """Whether traces are streamed: by --loader, or if it is auto, by a folder of .pt files without a manifest."""
+    """Return whether traces are streamed: by --loader, or if it is auto, by a folder of .pt files without a
+    manifest."""
     if loader == "auto":
         return not (folder / "manifest.json").exists() and next(folder.rglob("*.pt"), None) is not None
     return loader == "stream"

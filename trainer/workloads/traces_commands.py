@@ -182,8 +182,8 @@ def _load(kind: Kind, path: Path) -> tuple[nn.Module, int, dict[str, Any] | None
     state = read_state(found.state_file)
     with must_fit_in(found.state_file):
         model.load_state_dict(state["model"])
-    kept = found.path / VOCABULARY
-    return model, longest, json.loads(kept.read_text("utf-8")) if kept.exists() else None
+    vocabulary = found.path / VOCABULARY
+    return model, longest, json.loads(vocabulary.read_text("utf-8")) if vocabulary.exists() else None
 
 
 def _batches(

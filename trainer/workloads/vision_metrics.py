@@ -1,4 +1,4 @@
-"""How good a classifier is: in a few figures, class by class, and as a picture of what it confuses with what."""
+"""Quality of a classifier: in a few figures, class by class, and as a picture of what it confuses with what."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def write(outputs: Outputs, classes: Sequence[str], folder: Path) -> list[Path]:
     """per_class.json, per_class.csv and confusion.png."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = per_class(outputs, classes)
-    told = {**figures(outputs, len(classes)), "classes": rows}
-    write_atomic(folder / "per_class.json", json.dumps(told, indent=2, ensure_ascii=False).encode())
+    values = {**figures(outputs, len(classes)), "classes": rows}
+    write_atomic(folder / "per_class.json", json.dumps(values, indent=2, ensure_ascii=False).encode())
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0])
     writer.writeheader()

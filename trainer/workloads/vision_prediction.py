@@ -35,7 +35,7 @@ class Trained:
 
     @torch.no_grad()
     def logits(self, views: Tensor) -> Tensor:
-        """For (n, height, width, channels) of bytes, on the CPU."""
+        """Compute logits for (n, height, width, channels) of bytes, on the CPU."""
         pictures = planes(views.to(self.hardware.device)).contiguous(memory_format=torch.channels_last)
         with self.hardware.autocast():
             scores: Tensor = self.model(pictures)

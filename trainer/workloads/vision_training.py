@@ -46,8 +46,8 @@ class Pictures:
     """Labels of all images to train with, on whatever node they are."""
 
     def about(self) -> bytes:
-        told = {"classes": self.classes, "frame": asdict(self.frame), "mean": self.mean, "std": self.std}
-        return json.dumps(told, indent=2, ensure_ascii=False).encode()
+        values = {"classes": self.classes, "frame": asdict(self.frame), "mean": self.mean, "std": self.std}
+        return json.dumps(values, indent=2, ensure_ascii=False).encode()
 
 
 def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | None, place: RankInfo) -> Pictures:
@@ -77,7 +77,7 @@ def open_pictures(options: TrainOptions, choices: VisionOptions, size: int | Non
         splits[name] = cached = image_cache.CachedImages(split, frame, budget)
         budget -= cached.bytes
         if place.rank == 0:
-            print(f"{name}: {len(split)} images, {cached.kept} of them kept in memory ({cached.bytes >> 20} MiB)")
+            print(f"{name}: {len(split)} images, {cached.in_memory} of them kept in memory ({cached.bytes >> 20} MiB)")
     return Pictures(
         splits=splits,
         labels=gallery.splits["train"].labels,

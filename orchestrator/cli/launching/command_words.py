@@ -44,7 +44,7 @@ def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankC
     words = list(command or ())
     typed: list[str] = list(context.obj or ())
     if words and "--" not in typed:
-        _must_be_told_apart(context, typed, words)
+        _must_be_unambiguous(context, typed, words)
     found = without_launcher(words)
     if found.note:
         say(found.note)
@@ -54,11 +54,12 @@ def rank_command(context: typer.Context, command: Sequence[str] | None) -> RankC
     return found
 
 
-def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> CheckedWords:
+def must_run(prog: str, options: LaunchOptions, *, continues: bool = False) -> CheckedWords:
     """Check that these words can run, before any node is asked. UsageError or ConfigError: they cannot.
 
-    `kept`: data that the options do not name is that of an earlier run, which was looked at when that was launched.
-    Of what was seen, return only what holds for this launch: with data that is already on the nodes nothing is needed.
+    `continues`: data that the options do not name is that of an earlier run, which was looked at when that was
+    launched. Of what was seen, return only what holds for this launch: with data that is already on the nodes nothing
+    is needed.
     """
     from orchestrator.fleet.planning.look_ahead import CheckedWords
 
@@ -66,7 +67,7 @@ def must_run(prog: str, options: LaunchOptions, *, kept: bool = False) -> Checke
         return CheckedWords()
     from orchestrator.fleet.planning.data import default_data, require_folder  # not for `orch launch --help`
 
-    brought = kept or any(mount.target == CONTAINER_DATA for mount in options.mounts)
+    brought = continues or any(mount.target == CONTAINER_DATA for mount in options.mounts)
     data = options.data or (() if options.resume or brought else default_data())
     checked = look_at(
         options.program.words,
@@ -100,7 +101,7 @@ def looking_by(other: Callable[..., CheckedWords]) -> AbstractContextManager[Non
     return replaced(_look, other)
 
 
-def _must_be_told_apart(context: typer.Context, typed: list[str], words: list[str]) -> None:
+def _must_be_unambiguous(context: typer.Context, typed: list[str], words: list[str]) -> None:
     """UsageError: without `--`, an option that orch and the workload both know is ambiguous."""
     own = {option for parameter in context.command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     options = {option for option in own if option.startswith("-")}

@@ -40,7 +40,7 @@ class FirstSteps:
     copies: frozenset[str] = frozenset()
     """Profiles whose image a machine has already: it is only copied."""
     adds: bool = False
-    """Whether the images are there already, without packages that are added."""
+    """True if the images are there already, without packages that are added."""
     requirements: Path | None = None
     """The user's own file of packages, for the image; None: that of the inventory, if it has one."""
 

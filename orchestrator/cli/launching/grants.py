@@ -56,13 +56,13 @@ def plan_to_continue(
     found = recall(nodes, specs, inventory.project, options.resume, attempt=attempt)
     if not found.node:
         return found.plan
-    must_be_said = tuple(_claims_on_the_controller(found.plan, found.own, options))
-    claims = (*must_be_said, *_claims(found, inventory, options))
-    asked = ask and can_ask() and not must_be_said
-    if claims and not (asked or (dry_run and not must_be_said)):
+    must_be_stated = tuple(_claims_on_the_controller(found.plan, found.own, options))
+    claims = (*must_be_stated, *_claims(found, inventory, options))
+    asked = ask and can_ask() and not must_be_stated
+    if claims and not (asked or (dry_run and not must_be_stated)):
         words = [shlex.join(claim).replace("'--'", "--") for claim in claims]
         why = f"{found.unreadable}; " if found.unreadable else ""
-        by_answer = "" if must_be_said else "on a terminal the same command asks; elsewhere, "
+        by_answer = "" if must_be_stated else "on a terminal the same command asks; elsewhere, "
         command = ["orch resume", found.plan.run_id, *([] if can_ask() else ["--yes"]), *words]
         raise ConfigError(
             f"{why}the plan of run {found.plan.run_id} was read from {found.node} and is not this computer's own: "
@@ -232,8 +232,8 @@ def _shown(found: Recalled, plan: Plan, options: LaunchOptions) -> Iterator[str]
     device = "cpu or cuda, by the device of each node"
     built = f"orch/{plan.project}:{options.profile or plan.profile or device}"
     yield f"  image        {options.image or plan.image or built}"
-    kept = (f"{name}={value}" for name, value in plan.environment.items() if name not in options.environment)
-    for word in (*kept, *(f"{name}=… as given" for name in sorted(options.environment))):
+    recorded = (f"{name}={value}" for name, value in plan.environment.items() if name not in options.environment)
+    for word in (*recorded, *(f"{name}=… as given" for name in sorted(options.environment))):
         yield f"  environment  {word}"
     for mount in options.mounts or plan.mounts:
         yield f"  mount        {mount.typed}"

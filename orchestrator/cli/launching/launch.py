@@ -39,7 +39,8 @@ def launch(order: LaunchOrder) -> int:
 
 
 def _launch(order: LaunchOrder) -> int:
-    """As `launch`. NotReadyError: the inventory is to be written, or an image to be built, before a new run."""
+    """Launch, as `launch` does. NotReadyError: the inventory is to be written, or an image to be built, before a new
+    run."""
     mode = order.mode
     with planned(order) as run:
         if mode.dry_run:
@@ -65,7 +66,7 @@ def planned(order: LaunchOrder) -> Iterator[PlannedRun]:
     order, engine = _placed(order)
     order = engine.settled(order)
     options, mode = order.options, order.mode
-    checked = must_run(order.prog, options, kept=order.again is not None)
+    checked = must_run(order.prog, options, continues=order.again is not None)
     if code := own_code(options, order.before):
         may_be_copied(code, yes=mode.confirmed or mode.dry_run)
     request = replace(engine.request(order, checked, code), data_command=checked.needs, sizes=checked.sizes)

@@ -97,7 +97,7 @@ class MachineEngine:
 
     @contextmanager
     def planned(self, order: LaunchOrder, request: LaunchRequest) -> Iterator[MachineRun]:
-        """As `LaunchEngine`. NotReadyError: an inventory to write, or images to build, are missing."""
+        """Plan, as `LaunchEngine` does. NotReadyError: an inventory to write, or images to build, are missing."""
         options, mode, earlier = order.options, order.mode, order.earlier
         machines = with_engine(order.inventory, options.engine)
         identity = new_identity(options.name, earlier)

@@ -133,7 +133,7 @@ def possible_modules(possible: Mapping[str, str], facts: Mapping[str, NodeFacts]
 
 
 def _is_here(module: str) -> bool:
-    """Whether this Python finds the module; nothing of it is loaded."""
+    """Return whether this Python finds the module; nothing of it is loaded."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):

@@ -31,7 +31,7 @@ class LaunchOrder:
     again: Plan | None = None
     """Another run, whose settings a new run repeats."""
     ending: bool = False
-    """Whether the earlier attempt is still active and will have been stopped."""
+    """True if the earlier attempt is still active and will have been stopped."""
 
     @property
     def before(self) -> Plan | None:

@@ -44,14 +44,14 @@ class StoppedRun:
     left: Mapping[str, str] = field(default_factory=dict)
     """Nodes where it may still run, each with the reason."""
     cluster: str = ""
-    """Where it is a job."""
+    """Name of the cluster where it is a job."""
     ended: str = ""
     """State in which it had ended before; empty: it was active."""
     is_recorded: bool = True
-    """Whether the record could be written; otherwise its newest lines are not known."""
+    """True if the record could be written; otherwise its newest lines are not known."""
 
     @property
-    def kept(self) -> str:
+    def checkpoint_text(self) -> str:
         """The last checkpoint, in words."""
         if self.checkpoint_step is None and not self.is_recorded:
             return "its last checkpoint is not known"
@@ -60,7 +60,7 @@ class StoppedRun:
     def require_all(self) -> None:
         """PartialError: the run may still be active on nodes that did not answer."""
         if self.left:
-            done = f"stopped on {', '.join(self.nodes)} ({self.kept}), but " if self.nodes else ""
+            done = f"stopped on {', '.join(self.nodes)} ({self.checkpoint_text}), but " if self.nodes else ""
             names = ", ".join(self.left)
             reasons = "".join(f"\n  {name}: {printable(reason)}" for name, reason in self.left.items())
             if self.cluster:
@@ -92,7 +92,7 @@ class AtHand:
         return "" if self.run.user == getpass.getuser() else self.run.user or "?"
 
     def agreed(self, what: str, *, yes: bool) -> bool:
-        """Whether the run may be stopped: another user's needs a confirmation."""
+        """Return whether the run may be stopped: another user's needs a confirmation."""
         if not self.stranger:
             return True
         began = f" since {self.run.started_at}" if self.run.started_at else ""

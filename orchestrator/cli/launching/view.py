@@ -61,7 +61,7 @@ class Screen:
         self._out.quiet = self._err.quiet = quiet
         self._live: Live | None = None
         self._draws = False
-        """Whether a table, progress and bars are drawn below the lines."""
+        """True if a table, progress and bars are drawn below the lines."""
         self._reminded = time.monotonic()
         self._last_line = ""
         self._show_plan(plan)
@@ -76,7 +76,7 @@ class Screen:
         self._forecast: Forecast | None = None
         """The one that was printed."""
         self._arrived = False
-        """Whether the table was printed for the last time."""
+        """True if the table was printed for the last time."""
         self._printed = ""
         """Progress read from the output, and optimizer steps, while the program's own events report none."""
         self._bars: dict[str, tuple[float, RunLine]] = {}
@@ -102,7 +102,7 @@ class Screen:
 
     @property
     def messages(self) -> Console:
-        """Where to print while the table is shown: above it."""
+        """Console for lines above the table while it is shown."""
         return self._err
 
     def after(self, view: ProgressView) -> Notify:
@@ -165,7 +165,7 @@ class Screen:
             self._remind()
 
     def _is_first_of_rank(self, line: RunLine) -> bool:
-        """Whether a rank of this node has written nothing before."""
+        """Return whether a rank of this node has written nothing before."""
         return line.rank is not None and phases.MASTER not in self._phases.reached.get(line.node, (phases.MASTER,))
 
     def _note_bar(self, line: RunLine) -> None:

@@ -131,7 +131,7 @@ class Relay:
 
     @property
     def is_complete(self) -> bool:
-        """Whether size and hash are the expected ones."""
+        """True if size and hash are the expected ones."""
         return self._size == self._part.size and self._hash.hexdigest() == self._part.sha256
 
     def check_content(self) -> None:

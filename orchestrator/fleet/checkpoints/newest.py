@@ -163,7 +163,7 @@ SAYS_WHERE = ("--from-scratch", "--resume")
 
 
 def says_where(command: Sequence[str]) -> bool:
-    """Whether the words of the command select the first step."""
+    """Return whether the words of the command select the first step."""
     return any(word.partition("=")[0] in SAYS_WHERE for word in command)
 
 

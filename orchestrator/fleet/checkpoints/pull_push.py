@@ -63,7 +63,7 @@ def pull(
     raise RunFailedError(f"{which} that could be used was found", hint="orch checkpoints verify")
 
 
-def kept_here(
+def saved_here(
     folder: Path, run: str, step: int | None, passed_over: Callable[[OrchError], object] = lambda _error: None
 ) -> CheckpointCopy:
     """The newest checkpoint in `folder`/runs/RUN/checkpoints that is sound by its hashes, or that of `step`.
@@ -95,7 +95,7 @@ def kept_here(
 
 
 def push(
-    kept: CheckpointCopy,
+    saved: CheckpointCopy,
     to: Node,
     place: str,
     there: Sequence[CheckpointCopy],
@@ -106,18 +106,18 @@ def push(
 
     `there`: what the node holds of the run. `ConflictError`: another checkpoint of this step, and a sound one.
     """
-    looked = verify([to], [one for one in there if one.node == to.name and one.step == kept.step])
+    looked = verify([to], [one for one in there if one.node == to.name and one.step == saved.step])
     sound = [one for one in looked if not one.problem]
-    if any(one.identity == kept.identity for one in sound):
+    if any(one.identity == saved.identity for one in sound):
         return False
     if sound:
-        problem = f"the node has a different intact checkpoint of step {kept.step}: {sound[0].folder}"
+        problem = f"the node has a different intact checkpoint of step {saved.step}: {sound[0].folder}"
         raise ConflictError(problem, node=to.name, hint="another node: --to NODE; or move that one away")
-    copy_checkpoint(LocalNode(HERE), kept, to, f"{place}/runs/{kept.run_id}/checkpoints", notify)
+    copy_checkpoint(LocalNode(HERE), saved, to, f"{place}/runs/{saved.run_id}/checkpoints", notify)
     return True
 
 
-def newer(held: Sequence[CheckpointCopy], kept: CheckpointCopy) -> CheckpointCopy | None:
+def newer(held: Sequence[CheckpointCopy], saved: CheckpointCopy) -> CheckpointCopy | None:
     """The newer checkpoint of the same run on the nodes, which a resume would prefer; None if there is none."""
-    usable = [one for one in held if one.run_id == kept.run_id and one.step > kept.step and not one.problem]
+    usable = [one for one in held if one.run_id == saved.run_id and one.step > saved.step and not one.problem]
     return max(usable, key=lambda one: one.step, default=None)

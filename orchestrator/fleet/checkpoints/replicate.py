@@ -27,7 +27,7 @@ class Replicated:
     """Other nodes that have a copy now; `copied` are those to which it was sent."""
     copied: tuple[str, ...] = ()
     failed: tuple[OrchError, ...] = ()
-    """Why other nodes have none; each names its node."""
+    """Errors of the nodes that have none; each names its node."""
 
 
 def replicate(

@@ -44,21 +44,21 @@ def ensure_base(node: Node, reference: str, notify: Notify) -> None:
 
 def _pull(engine: Engine, reference: str) -> None:
     """A build of one line, which pulls and tags. Given up after `SILENCE_S` without an answer from the registry."""
-    heard: SimpleQueue[str | OrchError | None] = SimpleQueue()
+    received: SimpleQueue[str | OrchError | None] = SimpleQueue()
 
     def build() -> None:
         request = BuildRequest(tag=reference, dockerfile="Dockerfile", args={}, labels={})
         try:
             for progress in engine.build(request, archive_of({"Dockerfile": f"FROM {PULLED}\n".encode()})):
-                heard.put(progress.text)
-            heard.put(None)
+                received.put(progress.text)
+            received.put(None)
         except Exception as error:  # otherwise the queue would stay empty
-            heard.put(as_error(error))
+            received.put(as_error(error))
 
     Thread(target=build, daemon=True).start()
     while True:
         try:
-            word = heard.get(timeout=SILENCE_S)
+            word = received.get(timeout=SILENCE_S)
         except Empty:
             raise EngineError(f"no word from the registry in {SILENCE_S:.0f} s") from None
         if isinstance(word, OrchError):

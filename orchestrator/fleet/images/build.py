@@ -84,14 +84,14 @@ class NeededImage:
     architecture: str
     nodes: tuple[Node, ...]
 
-    def lacking(self) -> list[str]:
+    def missing(self) -> list[str]:
         """Return the names of its nodes that do not have it."""
         present = fan_out(self.nodes, lambda node: _present(node, self.recipe), timeout_s=60.0)
         return [outcome.item.name for outcome in present if outcome.result is None]
 
     def is_built(self, controller: Node) -> bool:
         """Return whether the controller or one of the nodes has it, so that it is only copied."""
-        if len(self.lacking()) < len(self.nodes):
+        if len(self.missing()) < len(self.nodes):
             return True
         try:
             fits = controller.engine.facts().architecture == self.architecture
@@ -194,7 +194,7 @@ def build_image(node: Node, recipe: Recipe, options: BuildOptions, notify: Notif
 
 
 def _image_with_content(node: Node, recipe: Recipe, options: BuildOptions, notify: Notify) -> ImageFacts:
-    """The image under its content tag."""
+    """Build the image under the tag of its content, or find it there."""
     if not options.no_cache and (image := _present(node, recipe)):
         notify(node.name, Progress(text=f"{recipe.tag} exists already ({recipe.content[:12]})"))
         return image
@@ -257,8 +257,8 @@ def _build_additions(node: Node, recipe: Recipe, below: ImageFacts, options: Bui
         if recipe.profile == "cpu" and any(added.names(name) for name in ("torchvision", "torchaudio")):
             args["TORCH_CPU_INDEX"] = TORCH_CPU_INDEX
         with packed(files, options.site, wheels) as context:
-            lacks = below.labels.get(PACKAGE_LABELS["torchvision"]) == ""
-            hint = _PACKAGES_HINT + (_TORCHVISION_HINT if lacks else "")
+            is_missing = below.labels.get(PACKAGE_LABELS["torchvision"]) == ""
+            hint = _PACKAGES_HINT + (_TORCHVISION_HINT if is_missing else "")
             output = _Output(dockerfile=files.get(LAYER, b""), what="your packages", notify=notify, log=options.log)
             _follow(node, replace(request, args=args), context, output, hint=hint)
         request = replace(request, args={**request.args, BASE_ARGUMENT: recipe.content_tag})
@@ -322,9 +322,9 @@ def _build_everywhere(
     if recipe.base == DEFAULT_BASE:  # made once: every node would make it of other bytes and of the same mirror
         maker = builders.controller if builders.controller_fits() else group[0]
         ensure_base(maker, recipe.base, notify)
-        lacking = [node for node in group if node.engine.image(recipe.base) is None]
+        missing = [node for node in group if node.engine.image(recipe.base) is None]
         if base := maker.engine.image(recipe.base):
-            results_of(distribute(base, (recipe.base,), maker, lacking, folders, notify))
+            results_of(distribute(base, (recipe.base,), maker, missing, folders, notify))
 
     def build(node: Node) -> Delivery:
         began = time.monotonic()

@@ -44,7 +44,7 @@ class Waiting:
     node: Node
     layers_held: int
     reads_zstd: bool
-    """Whether its engine or a program of its own unpacks zstd."""
+    """True if its engine or a program of its own unpacks zstd."""
 
 
 @dataclass(frozen=True, kw_only=True)

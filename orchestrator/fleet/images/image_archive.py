@@ -164,7 +164,7 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def layers_in_common(layers: Sequence[str], held: Sequence[Sequence[str]]) -> int:
-    """How many of an image's layers, from its base upwards, some other image has too."""
+    """Count the layers of an image, from its base upwards, that some other image has too."""
     same = (takewhile(lambda pair: pair[0] == pair[1], zip(layers, other, strict=False)) for other in held)
     return max((len(list(pairs)) for pairs in same), default=0)
 

@@ -24,7 +24,7 @@ class BroughtModules:
     """Modules that a file may bring."""
 
     any: bool = False
-    """Whether they are not known: no import of the program is certain to fail."""
+    """True if they are not known: no import of the program is certain to fail."""
     packages: frozenset[str] = frozenset()
     """Packages that it installs by name."""
 
@@ -65,7 +65,7 @@ class _Names:
                     waiting += self.values.get(node.id, ())
 
     def is_open(self, node: ast.AST) -> bool:
-        """Whether a name has a value that the text does not show, such as an argument of a function."""
+        """Return whether a name has a value that the text does not show, such as an argument of a function."""
         return isinstance(node, ast.Name) and node.id not in self.values and node.id not in self.known
 
 
@@ -81,7 +81,7 @@ def _places(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def _leads_elsewhere(place: ast.expr, names: _Names) -> bool:
-    """Whether a place of the path may be outside of the folder that is sent."""
+    """Return whether a place of the path may be outside of the folder that is sent."""
     nodes = list(names.within(place))
     words = {node.id if isinstance(node, ast.Name) else getattr(node, "attr", "") for node in nodes}
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]

@@ -52,7 +52,7 @@ def _handles(handler: ast.ExceptHandler) -> bool:
 
 
 def _gives_up(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler of a failed import raises, or ends the program."""
+    """Return whether the handler of a failed import raises, or ends the program."""
     calls = [ast.unparse(node.func) for node in ast.walk(handler) if isinstance(node, ast.Call)]
     raises = any(isinstance(node, ast.Raise) for node in ast.walk(handler))
     return raises or any(call.rpartition(".")[2] in _ENDS for call in calls)

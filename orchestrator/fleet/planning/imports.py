@@ -71,7 +71,7 @@ class _Reader:
     brought: list[BroughtModules] = field(default_factory=list)
 
     def may_bring(self, module: str) -> bool:
-        """Whether the program may bring the module itself."""
+        """Return whether the program may bring the module itself."""
         packages = {normal_name(one) for one in packages_of(module)}
         return any(one.any or packages & {normal_name(name) for name in one.packages} for one in self.brought)
 
@@ -129,7 +129,8 @@ class _Reader:
         return []
 
     def _anywhere(self, top: str) -> bool:
-        """Whether the folder has a module of this name somewhere, or a folder of its own at a place of the path."""
+        """Return whether the folder has a module of this name somewhere, or a folder of its own at a place of the
+        path."""
         return top in self._modules or any((place / top).is_dir() for place in self.places)
 
     @cached_property

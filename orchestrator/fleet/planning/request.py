@@ -149,8 +149,8 @@ def _divided(request: LaunchRequest, *, asked: bool) -> LaunchRequest:
     """
     first = next(iter(request.data), None)
     names = tuple(sorted(spec.name for spec in request.nodes))
-    kept = first.parts if first else ()
-    if not asked and set(kept) >= set(names if kept else ()):
+    recorded = first.parts if first else ()
+    if not asked and set(recorded) >= set(names if recorded else ()):
         return request
     again = "launch without --shard: every node then gets all of the data"
     if request.program.trains_own_code:

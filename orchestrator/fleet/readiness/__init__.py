@@ -1,1 +1,1 @@
-"""Whether the nodes are fit for a run, and what makes them so."""
+"""Fitness of the nodes for a run, and what restores it."""

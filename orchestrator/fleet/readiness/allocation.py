@@ -48,7 +48,7 @@ def allocated(carrier: SlurmCarrier, nnodes: int, *, wait_s: float, tell: Tell) 
 
 def _started(carrier: SlurmCarrier, job: str, wait_s: float, tell: Tell) -> tuple[str, ...]:
     """The names of the nodes, once the job runs."""
-    began = heard = told = time.monotonic()
+    began = answered = reported = time.monotonic()
     shown = ""
     while True:
         answer = carrier.login.run(["squeue", "-h", "-j", job, "-o", "%T|%r|%N"], timeout_s=ASK_S)
@@ -59,20 +59,20 @@ def _started(carrier: SlurmCarrier, job: str, wait_s: float, tell: Tell) -> tupl
         if state == "RUNNING":
             return _names(names, carrier.name)
         if answer.exit_code == 0 or "Invalid job id" in answer.stderr:
-            heard = now
+            answered = now
             if state not in _WAITS:
                 ended = f"job {job} ended before it had nodes" + (f" ({state})" if state else "")
                 raise EngineError(ended, node=carrier.name, hint=look)
-        elif now - heard > SILENT_S:
+        elif now - answered > SILENT_S:
             last = readable(answer.stderr.strip().rpartition("\n")[2])
             raise EngineError(
                 f"the scheduler does not answer: {last}", node=carrier.name, hint=carrier.on_login("sinfo")
             )
         if now - began >= wait_s:
             raise carrier.late(job, wait_s, reason)
-        if state and (reason != shown or now - told >= AGAIN_S):
+        if state and (reason != shown or now - reported >= AGAIN_S):
             _tell_queue(carrier, job, reason, now - began, tell)
-            shown, told = reason, now
+            shown, reported = reason, now
         carrier.rest(POLL_S)
 
 

@@ -37,7 +37,7 @@ class GpuCheck:
     suffix: str
     """Makes the names of the probe containers unique, so that two people can check at the same time."""
     container: bool = True
-    """Whether to look inside a container too."""
+    """True to look inside a container too."""
 
 
 def check_gpus(specs: Sequence[NodeSpec], nodes: Sequence[Node], check: GpuCheck) -> GpuReport:

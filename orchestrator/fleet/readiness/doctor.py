@@ -69,7 +69,7 @@ class Stage:
     name: str
     ask: Callable[[ProbeTarget], Parts]
     deadline_s: float
-    """For all nodes together, as they are asked at once."""
+    """Seconds for all nodes together, as they are asked at once."""
 
 
 def reach(target: ProbeTarget) -> Parts:
@@ -326,13 +326,13 @@ def fixable(findings: Sequence[Finding]) -> tuple[tuple[Finding, Fix], ...]:
 
 
 def needs_sudo(finding: Finding, fix: Fix, seen: Mapping[str, Examined]) -> bool:
-    """Whether the fix is a command that only root may run, and the user of the node is not root."""
+    """Return whether the fix is a command that only root may run, and the user of the node is not root."""
     facts = seen[finding.node].facts
     return fix.on_node[: len(SUDO)] == SUDO and not (facts and facts.uid == 0)
 
 
 def asks_for_password(node: Node) -> bool:
-    """Whether sudo asks for a password there; one that does not answer is not asked."""
+    """Return whether sudo asks for a password there; one that does not answer is not asked."""
     try:
         return node.run([*SUDO, "true"], timeout_s=FIX_TIMEOUT_S).exit_code != 0
     except OrchError:

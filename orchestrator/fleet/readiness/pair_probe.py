@@ -123,7 +123,7 @@ class _Prober:
     ports: tuple[int, ...] = ()
     container: str = ""
     listener: int = 0
-    """On the host: the process that `listen` left behind."""
+    """Process id on the host of what `listen` left behind."""
     asked: bool = False
     """The program runs here."""
     left: bool = False

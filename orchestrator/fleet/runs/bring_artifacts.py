@@ -49,7 +49,7 @@ exit 0
 
 def bring(
     artifact: Artifact,
-    lacking: Sequence[ProjectDir],
+    missing: Sequence[ProjectDir],
     having: Sequence[ProjectDir],
     elsewhere: Sequence[ProjectDir],
     *,
@@ -62,22 +62,22 @@ def bring(
     the first node's error.
     """
     if folder := fresh or as_launched(artifact):
-        _send(artifact, folder, lacking, notify)
+        _send(artifact, folder, missing, notify)
     else:  # of parts, no other node has that of this one
         holders = [] if artifact.parts else list(having) or holders_of(artifact, elsewhere)
         if not holders:
-            raise _nowhere(artifact, lacking)
+            raise _nowhere(artifact, missing)
 
         def copy(target: ProjectDir) -> None:
             copy_from_first(holders, lambda source: _copy(artifact, source, target, notify), target.node.name)
             notify(target.node.name, Progress(text=f"{artifact.what} copied", done=1, total=1))
 
-        results_of(fan_out(lacking, copy, timeout_s=TRANSFER_TIMEOUT_S))
+        results_of(fan_out(missing, copy, timeout_s=TRANSFER_TIMEOUT_S))
     if artifact.what == "data":
-        _protect(artifact, lacking)
+        _protect(artifact, missing)
 
 
-def _send(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], notify: Notify) -> None:
+def _send(artifact: Artifact, folder: Path, missing: Sequence[ProjectDir], notify: Notify) -> None:
     """Copy from the controller's folder. Code is copied at every launch, and is small: no report, unless some of it was
     there."""
 
@@ -90,10 +90,10 @@ def _send(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], notif
         notify(target.node.name, Progress(text="agent copied", done=1, total=1))
 
     if artifact.what == "data":
-        send_data(artifact, folder, lacking, notify)
+        send_data(artifact, folder, missing, notify)
     else:
         send = send_code if artifact.is_code else send_agent
-        results_of(fan_out(lacking, send, timeout_s=TRANSFER_TIMEOUT_S))
+        results_of(fan_out(missing, send, timeout_s=TRANSFER_TIMEOUT_S))
 
 
 def _protect(artifact: Artifact, targets: Sequence[ProjectDir]) -> None:
@@ -171,8 +171,8 @@ def _archive(artifact: Artifact, source: ProjectDir) -> Iterator[bytes]:
     return source.node.stream(["sh", "-c", _SEND, "sh", artifact.place(source), *artifact.words_to_send])
 
 
-def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightError:
-    names, what, run_id = ", ".join(target.node.name for target in lacking), artifact.what, artifact.run_id
+def _nowhere(artifact: Artifact, missing: Sequence[ProjectDir]) -> PreflightError:
+    names, what, run_id = ", ".join(target.node.name for target in missing), artifact.what, artifact.run_id
     if what == "agent":
         return PreflightError(
             f"{names}: run {run_id} was launched with the agent of another orch, and no node that answers has it",
@@ -182,7 +182,7 @@ def _nowhere(artifact: Artifact, lacking: Sequence[ProjectDir]) -> PreflightErro
     state = "holds something else now" if there else "is not on this computer"
     option = "--workdir" if artifact.is_code else "--data"
     return PreflightError(
-        f"{names} {'lacks' if len(lacking) == 1 else 'lack'} the {what} that run {run_id} was launched with: "
+        f"{names} {'lacks' if len(missing) == 1 else 'lack'} the {what} that run {run_id} was launched with: "
         f"{artifact.origin or 'its folder'} {state}, and no node that answers has it",
         hint=f"restore it, or resume with {'its current content' if there else 'other ' + what}: "
         f"orch resume {run_id} {option} {artifact.origin if there else 'FOLDER'}",

@@ -161,7 +161,7 @@ class _Copying:
 
     node: Node
     folder: str
-    """On the node."""
+    """Folder on the node."""
     to: Path
     counter: _Counter
     problems: list[str] = field(default_factory=list)
@@ -245,7 +245,7 @@ class _Copying:
 
 
 def _is_sparse(file: RunFile) -> bool:
-    """Whether most of it is holes: a disk that compresses, too, holds fewer bytes than a file has."""
+    """Return whether most of it is holes: a disk that compresses, too, holds fewer bytes than a file has."""
     return 2 * file.held < file.size
 
 

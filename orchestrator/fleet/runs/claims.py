@@ -152,7 +152,7 @@ class _Claiming(NodesClaimed):
                 self.held.append(name)
 
     def is_lost(self, others: Sequence[Node]) -> bool:
-        """Whether two nodes refuse, or more than half of those that answer; `others` are looked at alone."""
+        """Return whether two nodes refuse, or more than half of those that answer; `others` are looked at alone."""
         asked = fan_out(others, lambda node: self._run(node, "look"), timeout_s=TIMEOUT_S) if others else ()
         codes = [outcome.result.exit_code for outcome in asked if outcome.result is not None]
         refusing = len(self.left_out) + sum(code != 0 for code in codes)

@@ -73,7 +73,7 @@ class CodeFiles:
 
 
 def is_folder(path: str) -> bool | None:
-    """Whether a path of this computer is a folder; None: nothing is there, or it may not be looked at."""
+    """Return whether a path of this computer is a folder; None: nothing is there, or it may not be looked at."""
     try:
         return stat.S_ISDIR(Path(path).stat().st_mode)
     except (OSError, ValueError):

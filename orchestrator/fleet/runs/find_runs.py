@@ -61,7 +61,7 @@ class LabelledContainer:
     facts: ContainerFacts
     says: RunLabels
     scheduled: bool = False
-    """Whether it is a part of a job, of which the scheduler makes the attempts."""
+    """True if it is a part of a job, of which the scheduler makes the attempts."""
 
     @property
     def claimed(self) -> tuple[int, str]:
@@ -279,7 +279,7 @@ def _by_record(held: Sequence[LabelledContainer], journal: Journal, plan: Plan) 
 
 
 def _is_foreign(one: LabelledContainer, journal: Journal, newest: int) -> bool:
-    """Whether the record, whose newest attempt that is, has not made this container."""
+    """Return whether the record, whose newest attempt that is, has not made this container."""
     known = journal.attempt(one.says.attempt)
     if one.says.attempt > newest or known is None:
         return one.says.attempt > newest  # earlier ones may be from before this computer took the run over
@@ -288,8 +288,8 @@ def _is_foreign(one: LabelledContainer, journal: Journal, newest: int) -> bool:
 
 
 def _by_votes(held: Sequence[LabelledContainer]) -> _Parts:
-    """Without a record each node votes for the claim of the last attempt that it shows; one with active containers goes
-    first, and of equals the highest number."""
+    """Let each node vote, without a record, for the claim of the last attempt that it shows; one with active
+    containers goes first, and of equals the highest number."""
     active = Counter(one.claimed for one in held if one.facts.state in ACTIVE)
     last = {node: max(one.claimed for one in held if one.node == node) for node in {one.node for one in held}}
     votes = Counter(last.values())

@@ -86,7 +86,7 @@ class HeldData:
     launching: tuple[str, ...] = ()
     """Those of these that no container runs of yet."""
     is_damaged: bool = False
-    """Whether files of it are known to be damaged."""
+    """True if files of it are known to be damaged."""
 
 
 def look_at_data(nodes: Sequence[Node], places: Mapping[str, str]) -> tuple[Outcome[Node, list[HeldData]], ...]:
@@ -140,7 +140,7 @@ def _read(node: str, answer: str, active: Collection[str], attempts: Mapping[str
 
 
 def _may_be_of(run_id: str, name: str) -> bool:
-    """Whether the run may read this folder: a copy that is not complete may name the only one."""
+    """Return whether the run may read this folder: a copy that is not complete may name the only one."""
     _, _, rest = name.partition(".")
     return is_run_id(run_id) and rest.removesuffix("partial") in ("", f"{run_id}.")
 

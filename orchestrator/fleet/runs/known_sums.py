@@ -43,7 +43,7 @@ class SumsReader:
     """Bytes that have been read."""
     _to_read: int = 0
     _began: float = field(default=0.0)
-    _said: float = field(default=0.0)
+    _reported: float = field(default=0.0)
 
     def sums(self, folder: Path, names: Iterable[str]) -> dict[str, str]:
         """SHA-256 of each file by its path in the folder."""
@@ -58,7 +58,7 @@ class SumsReader:
         if not missing and len(known) == len(found):
             return found
         self._to_read = sum(stamps[name][0] for name in missing)
-        self._began = self._said = self.monotonic()
+        self._began = self._reported = self.monotonic()
         keep = {name: (stamps[name], sums) for name, sums in found.items()}
         try:
             for name in missing:
@@ -77,15 +77,15 @@ class SumsReader:
         return sums_of(folder / name, came)
 
     def _is_settled(self, file: Path, before: Stamp) -> bool:
-        """Whether the file was not written while it was read, nor just before."""
+        """Return whether the file was not written while it was read, nor just before."""
         changed_ns = max(before[1], before[2])
         return _stamp(file.stat()) == before and self.now_ns() - changed_ns > SETTLED_NS
 
     def _say(self, folder: Path) -> None:
         now = self.monotonic()
-        if now - self._said < SAY_EVERY_S:
+        if now - self._reported < SAY_EVERY_S:
             return
-        self._said = now
+        self._reported = now
         left_s = (now - self._began) * max(0, self._to_read - self.read) / self.read
         amount = f"{self.read / 1e9:.1f} of {self._to_read / 1e9:.1f} GB"
         self.notify(f"reading {folder}: {amount}, {left_s / 60:.0f} min left; files that do not change are read once")

@@ -161,16 +161,16 @@ def bring_all(
     """Bring the run's plan, code, data and agent to the nodes that lack them, and link its data to the places where
     its script looks for it. `fresh`, `elsewhere`: as in `launch`."""
     for one in _prepare(stores, plan, fresh):
-        if not (one.lacking or one.damaged or one.without_sums):
+        if not (one.missing or one.damaged or one.without_sums):
             continue
         from orchestrator.fleet.runs.bring_artifacts import bring, holders_of  # nothing is sent at most launches
         from orchestrator.fleet.runs.data_repair import note_sums, repair
 
         artifact, new = one.artifact, fresh.get(one.artifact.digest)
-        if one.lacking:
-            bring(artifact, one.lacking, one.having, elsewhere, fresh=new, notify=notify)
+        if one.missing:
+            bring(artifact, one.missing, one.having, elsewhere, fresh=new, notify=notify)
         if one.damaged:
-            holders = [*one.having, *one.lacking] or holders_of(artifact, elsewhere)
+            holders = [*one.having, *one.missing] or holders_of(artifact, elsewhere)
             repair(artifact, one.damaged, [] if artifact.parts else holders, fresh=new, notify=notify)
         if one.without_sums:
             note_sums(artifact, one.without_sums, one.having, fresh=new)
@@ -190,9 +190,9 @@ class _Places:
     """Nodes by what they have of a folder that the run was launched with."""
 
     artifact: Artifact
-    lacking: Sequence[ProjectDir]
+    missing: Sequence[ProjectDir]
     having: Sequence[ProjectDir]
-    """With a complete copy of which no damage is known."""
+    """Nodes with a complete copy of which no damage is known."""
     damaged: Sequence[ProjectDir] = ()
     without_sums: Sequence[ProjectDir] = ()
     """Nodes without sums beside their copy of data, those included that are about to get the copy."""
@@ -219,10 +219,10 @@ def _prepare(stores: Sequence[ProjectDir], plan: Plan, fresh: Mapping[str, Path]
         new = fresh.get(artifact.digest)
         there = [(one.item, [mark in (one.result or ()) for mark in artifact.marks(one.item)]) for one in outcomes]
         # new code replaces files that the run has written
-        lacking = [store for store, (is_there, *_) in there if not is_there or (new and artifact.is_code)]
+        missing = [store for store, (is_there, *_) in there if not is_there or (new and artifact.is_code)]
         yield _Places(
             artifact=artifact,
-            lacking=lacking,
+            missing=missing,
             having=[store for store, (is_there, *more) in there if is_there and not any(more[1:])],
             damaged=[store for store, (is_there, *more) in there if is_there and any(more[1:])],
             without_sums=[store for store, (is_there, *more) in there if more and not (is_there and more[0])],
@@ -238,11 +238,11 @@ def adopt(nodes: Mapping[str, Node], plan: Plan, run: Run) -> tuple[RunningConta
     held = {member.node: member.container for member in run.members if member.container}
     if run.attempt != plan.attempt:
         held = {}
-    lacking = [part for part in plan.nodes if part.node not in held]
-    names, hint = ", ".join(part.node for part in lacking), f"orch stop {plan.run_id}, then: orch resume {plan.run_id}"
-    if lacking and (plan.secrets or REDACTED in plan.environment.values()):  # no plan holds their values
+    missing = [part for part in plan.nodes if part.node not in held]
+    names, hint = ", ".join(part.node for part in missing), f"orch stop {plan.run_id}, then: orch resume {plan.run_id}"
+    if missing and (plan.secrets or REDACTED in plan.environment.values()):  # no plan holds their values
         raise ConflictError(f"run {plan.run_id} has secrets, and no container yet on {names}", hint=hint)
-    if any(not part.container.image for part in lacking):
+    if any(not part.container.image for part in missing):
         problem = f"run {plan.run_id} was launched from another computer, and has no container yet on {names}"
         raise ConflictError(problem, hint=hint)
     containers = []

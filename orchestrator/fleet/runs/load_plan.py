@@ -43,7 +43,7 @@ class Recalled:
     own: Plan | None = None
     """The newest plan of the run in this computer's own record, where there is one."""
     unreadable: str = ""
-    """Why the own record holds none, where it holds a file."""
+    """Reason why the own record holds none, where it holds a file."""
 
 
 def recall(

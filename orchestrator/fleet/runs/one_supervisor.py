@@ -1,4 +1,5 @@
-"""At most one supervisor per run and controller. The lock is the kernel's: it ends with the process."""
+"""Lock that lets one supervisor at most follow a run on a controller. The lock is the kernel's: it ends with the
+process."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ LOOK_EVERY_S = 0.5
 def only_supervisor(
     record: RunRecord, *, tries: int = 1, rest: Callable[[float], object] = time.sleep
 ) -> Iterator[None]:
-    """Within it, this process supervises the run. ConflictError: another one does, still after `tries` looks."""
+    """Hold the lock that makes this process the supervisor of the run. ConflictError: another one does, still after
+    `tries` looks."""
     with TextIOWrapper(open_private(record.folder / LOCK), encoding="ascii") as lock:
         while not _lock(lock, fcntl.LOCK_EX):
             tries -= 1

@@ -154,7 +154,7 @@ def _records(chunks: Iterator[bytes], node: str) -> Iterator[str]:
 
 
 def _is_safe(path: str) -> bool:
-    """Whether the path stays inside the folder that it is relative to."""
+    """Return whether the path stays inside the folder that it is relative to."""
     return not path.startswith("/") and not {"", ".", ".."} & set(path.split("/"))
 
 
@@ -198,6 +198,6 @@ def _each_once(files: Sequence[RunFile], nodes: Mapping[str, Node], folders: Map
 
 def _hashes(node: Node, folder: str, paths: Sequence[str]) -> dict[str, str]:
     names = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    said = node.run(["sh", "-c", _HASH, "sh", folder], stdin=names, timeout_s=TRANSFER_TIMEOUT_S).stdout
-    lines = (record.partition("  ") for record in said.split("\0"))
+    output = node.run(["sh", "-c", _HASH, "sh", folder], stdin=names, timeout_s=TRANSFER_TIMEOUT_S).stdout
+    lines = (record.partition("  ") for record in output.split("\0"))
     return {path: digest for digest, _, path in lines if re.fullmatch("[0-9a-f]{64}", digest)}

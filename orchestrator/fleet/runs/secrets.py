@@ -103,7 +103,7 @@ def _write_token(node: Node, run_folder: str, token: bytes) -> None:
 
 
 def veil_at(node: Node, folder: str, known: Veil) -> Veil:
-    """Return `known` extended by the secrets in this folder of the node: for readers on any computer."""
+    """Return `known` with the secrets in this folder of the node added: also another computer can then hide them."""
     if not folder:
         return known
     shared = _SHARED.fullmatch(folder)

@@ -33,7 +33,7 @@ from orchestrator.nodes.interface import TRANSFER_TIMEOUT_S, Progress
 from orchestrator.specs.errors import ConfigError, OrchError
 
 
-def send_data(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], notify: Notify) -> None:
+def send_data(artifact: Artifact, folder: Path, missing: Sequence[ProjectDir], notify: Notify) -> None:
     """Copy data, or to each node its part. Raises the first error, which names the others; ConfigError, with nothing
     left on the nodes: the folder has changed since its digest was taken."""
     known = _sums_as_read(artifact, folder)
@@ -52,9 +52,9 @@ def send_data(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], n
 
     try:
         if artifact.parts:
-            outcomes = results_of(fan_out(lacking, send_part, timeout_s=WITHOUT_END_S))
+            outcomes = results_of(fan_out(missing, send_part, timeout_s=WITHOUT_END_S))
         else:
-            outcomes = list(send(folder, known, *lacking))
+            outcomes = list(send(folder, known, *missing))
         failed = list[OrchError]()
         for outcome in outcomes:
             if outcome.error:
@@ -68,7 +68,7 @@ def send_data(artifact: Artifact, folder: Path, lacking: Sequence[ProjectDir], n
                 failed[0].message += f"; {error}"
             raise failed[0]
     except OrchError:
-        _must_be_unchanged(artifact, folder, lacking)
+        _must_be_unchanged(artifact, folder, missing)
         raise
 
 

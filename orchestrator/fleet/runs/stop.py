@@ -45,13 +45,13 @@ class Stopped:
     """Result of stopping a run."""
 
     outcomes: tuple[Outcome[RunningContainer, ContainerFacts | None], ...]
-    """For each container of the run, of whatever attempt."""
+    """Outcome of each container of the run, of whatever attempt."""
     checkpoint_step: int | None
     """Step of the last checkpoint that rank 0 reported as written and verified."""
     left: Mapping[str, str]
     """Nodes where a container may still run, each with the reason."""
     not_recorded: str = ""
-    """Why the record does not say that the run was stopped; empty if it does."""
+    """Reason why the record does not say that the run was stopped; empty if it does."""
 
 
 def stop_run(
@@ -91,7 +91,7 @@ def stop_run(
 
 
 def _problem(write: Callable[[], None]) -> str:
-    """Why the record cannot be written, as with a full disk; empty if it was."""
+    """Reason why the record cannot be written, as with a full disk; empty if it was."""
     try:
         write()
     except OSError as error:

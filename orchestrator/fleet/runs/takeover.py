@@ -79,7 +79,7 @@ def _claim(node: str, text: str) -> NodeClaim:
 
 
 def disagreement(plan: Plan, claims: Sequence[NodeClaim]) -> str:
-    """Why the nodes do not agree on the attempt that this plan is of; empty if they do."""
+    """Reason why the nodes do not agree on the attempt that this plan is of; empty if they do."""
     if len({one.plan_sha256 for one in claims if one.plan_sha256}) > 1:
         return "the nodes hold different plans of it"
     named = {(one.attempt, one.claim) for one in claims if one.attempt is not None}

@@ -38,7 +38,7 @@ from orchestrator.store.secret_values import veil_of
 STOP_S = 4
 START_S = 30.0
 LOOK_EVERY_S = 0.25
-"""Between two looks at a run of which only lines come."""
+"""Seconds between two looks at a run of which only lines come."""
 
 
 Checkpointed = Callable[[Sequence[Node], Plan, int], object]
@@ -73,7 +73,7 @@ class AbsentNode:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptOptions:
-    """How to follow an attempt. By default the first lost node ends it."""
+    """Options of following an attempt. By default the first lost node ends it."""
 
     policy: Policy = field(default_factory=Policy)
     away: Sequence[AbsentNode] = ()

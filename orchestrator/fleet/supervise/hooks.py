@@ -62,7 +62,7 @@ class HookResult:
     """`ended`, `failed`, `node_lost` or `--notify`."""
     command: HookCommand
     problem: str = ""
-    """Why it failed; empty if it did not."""
+    """Reason why it failed; empty if it did not."""
     output: str = ""
 
     @property

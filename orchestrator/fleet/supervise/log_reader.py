@@ -31,7 +31,7 @@ Pause = Callable[[float], object]
 
 @dataclass(frozen=True)
 class LineTarget:
-    """Where the lines of several containers go."""
+    """Destination of the lines of several containers."""
 
     record: RunRecord
     queue: SimpleQueue[RunEvent]
@@ -39,7 +39,7 @@ class LineTarget:
     closed: Event
     """Set once no events are taken from the queue any more."""
     stores: bool
-    """Whether lines are recorded."""
+    """True if lines are recorded."""
 
 
 class LogReader:
@@ -118,8 +118,8 @@ class LogReader:
             log.problem = ""
 
     def _runs_on(self, container: RunningContainer) -> bool:
-        """Whether the container still runs after the end of its log: a log ends a moment before the engine reports the
-        end of the container, or with its connection, which raises no error."""
+        """Return whether the container still runs after the end of its log: a log ends a moment before the engine
+        reports the end of the container, or with its connection, which raises no error."""
         for _ in range(LOOKS):
             facts = container.node.engine.container(container.id)
             if facts is None or facts.state is not State.RUNNING:

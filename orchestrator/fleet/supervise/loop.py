@@ -43,7 +43,7 @@ COPY_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How a run is supervised."""
+    """Options of the supervision of a run."""
 
     pool: NodePool
     callbacks: Callbacks = field(default_factory=Callbacks)
@@ -72,7 +72,7 @@ class LatestOnly:
         self.look()
 
     def look(self) -> None:
-        """Start the waiting piece, if none is running."""
+        """Start the waiting piece of work, if none is running."""
         if self._current and self._current.done():
             self._finish()
         if self._waiting and not self._current:

@@ -34,7 +34,7 @@ class Arrivals:
         self.state = state
         self._nodes, self._plan, self._clock = nodes, plan, clock
         self.here: list[str] = []
-        """In order of arrival."""
+        """Nodes in order of arrival."""
         self._polled = clock()
 
     @property

@@ -158,7 +158,7 @@ class PreviousAttempt:
     runs: Future[FoundRuns] | None = None
     """The runs on these nodes, where the attempt may still be active."""
     unattended: bool = False
-    """Whether a supervisor continues the run, and so has read all of its lines."""
+    """True if a supervisor continues the run, and so has read all of its lines."""
     frees: frozenset[int] = frozenset()
     """Ports that the last attempt still holds and will have released."""
 
@@ -172,7 +172,7 @@ class PreviousAttempt:
         return identity if says_where(command) else replace(identity, resumes=self.newest.result().resumes)
 
     def starts_over(self, command: Sequence[str]) -> bool:
-        """Whether the next attempt begins at the first step though its command does not ask for that."""
+        """Return whether the next attempt begins at the first step though its command does not ask for that."""
         return self.newest.result().step is None and not says_where(command)
 
     def launch_next(

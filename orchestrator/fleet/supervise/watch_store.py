@@ -61,7 +61,7 @@ class StoreWatch:
 
     @property
     def is_over(self) -> bool:
-        """Whether a container has ended, and all others have ended too or are on nodes that do not answer."""
+        """True if a container has ended, and all others have ended too or are on nodes that do not answer."""
         return bool(self.ended) and self.left.keys() <= self._lost
 
     def run_events(self) -> Iterator[RunEvent]:

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network
 from orchestrator.nodes.probes.nft_answers import NARROW, covers_dynamic, read_nftables
 from orchestrator.specs.firewall import FIREWALLD, INPUT, IPTABLES, NFTABLES, OWN_MARKS, UFW, Firewall, Opening
 
-Said = Mapping[str, Sequence[str]]
+Answers = Mapping[str, Sequence[str]]
 """Lines of the answer, by the key of `network_probe.SCRIPT`."""
 
 _RICH = re.compile(
@@ -20,14 +20,14 @@ _RICH = re.compile(
 )
 
 
-def read_firewall(said: Said) -> Firewall:
+def read_firewall(answers: Answers) -> Firewall:
     """The filter that counts: a front-end that is on, else whose rules drop something, else one that is merely there.
 
     A front-end keeps its rules in nftables or iptables, where no other program should write: it comes first.
     """
-    tools = said.get("tool", ())
-    root = "root" in said
-    seen = [_sound(_READERS[tool](said)) for tool in (UFW, FIREWALLD, NFTABLES, IPTABLES) if tool in tools]
+    tools = answers.get("tool", ())
+    root = "root" in answers
+    seen = [_sound(_READERS[tool](answers)) for tool in (UFW, FIREWALLD, NFTABLES, IPTABLES) if tool in tools]
     for wanted in (True, None, False):
         for firewall in seen:
             if firewall.active is wanted:
@@ -37,8 +37,10 @@ def read_firewall(said: Said) -> Firewall:
 
 def _sound(firewall: Firewall) -> Firewall:
     """Drop openings whose source is no IPv4 address or network: whom they let in is unknown."""
-    kept = None if firewall.openings is None else tuple(item for item in firewall.openings if _is_source(item.source))
-    return replace(firewall, openings=kept)
+    openings = (
+        None if firewall.openings is None else tuple(item for item in firewall.openings if _is_source(item.source))
+    )
+    return replace(firewall, openings=openings)
 
 
 def _is_source(text: str) -> bool:
@@ -48,10 +50,10 @@ def _is_source(text: str) -> bool:
         return False
 
 
-def _ufw(said: Said) -> Firewall:
+def _ufw(answers: Answers) -> Firewall:
     """`ENABLED` is anybody's to read, the rules are root's."""
-    enabled = [value.strip().strip("\"'") for value in said.get("ufw_enabled", ())]
-    openings = tuple(filter(None, map(_ufw_opening, said.get("ufw", ())))) if "root" in said else None
+    enabled = [value.strip().strip("\"'") for value in answers.get("ufw_enabled", ())]
+    openings = tuple(filter(None, map(_ufw_opening, answers.get("ufw", ())))) if "root" in answers else None
     return Firewall(tool=UFW, active=enabled[-1] == "yes" if enabled else None, openings=openings)
 
 
@@ -83,14 +85,14 @@ def _ufw_opening(line: str) -> Opening | None:
     return Opening(source=source, ports=_after(words, "port"), interface=interface, mark=_after(words, "comment"))
 
 
-def _firewalld(said: Said) -> Firewall:
-    root = "root" in said
-    state = "".join(said.get("firewalld_state", ()))
-    zone = "".join(said.get("firewalld_zone", ()))
+def _firewalld(answers: Answers) -> Firewall:
+    root = "root" in answers
+    state = "".join(answers.get("firewalld_state", ()))
+    zone = "".join(answers.get("firewalld_zone", ()))
     if not (root and zone):
         return Firewall(tool=FIREWALLD, active=state == "running" if state or root else None)
     openings: list[Opening] = []
-    for line in map(str.strip, said.get("firewalld", ())):
+    for line in map(str.strip, answers.get("firewalld", ())):
         key, _, value = line.partition(": ")
         if key == "target" and value == "ACCEPT":
             openings.append(Opening(place=zone))
@@ -105,8 +107,8 @@ def _firewalld(said: Said) -> Firewall:
     return Firewall(tool=FIREWALLD, active=True, openings=tuple(openings), places=(zone,))
 
 
-def _iptables(said: Said) -> Firewall:
-    lines = said.get("iptables", ())
+def _iptables(answers: Answers) -> Firewall:
+    lines = answers.get("iptables", ())
     if not lines:
         return Firewall(tool=IPTABLES, active=None)
     rules = [rule for rule in map(_iptables_words, lines) if rule]
@@ -123,7 +125,7 @@ def _iptables_words(line: str) -> list[str]:
 
 
 def _iptables_refuses(chain: str, rules: Sequence[list[str]], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a rule of this chain, or of one it leads to, drops or rejects what any peer may send.
+    """Return whether a rule of this chain, or of one it leads to, drops or rejects what any peer may send.
 
     Rules of fail2ban, Tailscale or kubelet shut out single addresses, interfaces or marks: with them alone nothing is
     filtered.
@@ -141,7 +143,7 @@ def _iptables_refuses(chain: str, rules: Sequence[list[str]], seen: frozenset[st
 
 
 def _meets_peers(key: str, value: str) -> bool:
-    """Whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
+    """Return whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
     if key in ("-m", "--comment", "--reject-with", "! -i", "! -s"):
         return True
     if key == "-p":
@@ -192,6 +194,6 @@ def _after(words: Sequence[str], word: str) -> str:
 _READERS = {
     UFW: _ufw,
     FIREWALLD: _firewalld,
-    NFTABLES: lambda said: read_nftables("".join(said.get("nft", ()))),
+    NFTABLES: lambda answers: read_nftables("".join(answers.get("nft", ()))),
     IPTABLES: _iptables,
 }

@@ -103,17 +103,17 @@ def ask(node: Node, *, workspace: str, project: str, port: int) -> tuple[HostFac
 
 def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
     """The script's lines; what a machine does not say, or says in another way, stays unknown."""
-    said: dict[str, list[str]] = {}
+    answers: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
-            said.setdefault(key, []).append(value.strip())
+            answers.setdefault(key, []).append(value.strip())
 
     def one(key: str) -> str:
-        return said.get(key, [""])[0]
+        return answers.get(key, [""])[0]
 
     disk = one("docker_disk").split()
-    charging = said.get("battery", [])
+    charging = answers.get("battery", [])
     facts = HostFacts(
         memory_available_mib=_mib(one("available_kib")),
         swap_used_mib=_mib(one("swap_kib")),
@@ -128,17 +128,17 @@ def parse(text: str, *, port: int) -> tuple[HostFacts, Mapping[str, str]]:
         wsl=one("wsl"),
         wsl_networking=one("wsl_networking").lower(),
         ntp=one("ntp"),
-        sleeps=tuple(said.get("sleeps", ())),
+        sleeps=tuple(answers.get("sleeps", ())),
         desktop=one("desktop") == "yes",
         idle_action=_property(one("idle_action")),
         lid_action=_property(one("lid_action")),
         on_battery="Discharging" in charging if charging else None,
         reboot_required=_yes(one("reboot")),
-        throttle_events=sum(whole(count) or 0 for count in said["throttled"]) if "throttled" in said else None,
-        holders=_holders(said.get("holder", ()), port),
-        xid=tuple(line for line in said.get("xid", ()) if line),
+        throttle_events=sum(whole(count) or 0 for count in answers["throttled"]) if "throttled" in answers else None,
+        holders=_holders(answers.get("holder", ()), port),
+        xid=tuple(line for line in answers.get("xid", ()) if line),
     )
-    manifests = filter(None, map(_MANIFEST.fullmatch, said.get("manifest", ())))
+    manifests = filter(None, map(_MANIFEST.fullmatch, answers.get("manifest", ())))
     return facts, {match["folder"]: match["digest"] for match in manifests}
 
 

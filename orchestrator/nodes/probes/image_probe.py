@@ -58,6 +58,6 @@ def parse(completed: Completed, *, reference: str, device: str) -> ImageContents
             modules=tuple(str(name) for name in answer["modules"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError):
-        said = completed.stderr.strip().splitlines()
-        error = said[-1][:300] if said else f"python3 ended with {completed.exit_code} and no answer"
+        errors = completed.stderr.strip().splitlines()
+        error = errors[-1][:300] if errors else f"python3 ended with {completed.exit_code} and no answer"
         return ImageContents(reference=reference, device=device, error=error)

@@ -92,23 +92,23 @@ def ask(node: Node, *, project: str, peers: Sequence[str] = ()) -> NetworkFacts:
 
 def parse(text: str, *, project: str) -> NetworkFacts:
     """The script's lines into facts. What is not understood is left out: it is asked of machines of all kinds."""
-    said: dict[str, list[str]] = {}
+    answers: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
-        said.setdefault(key, []).append(value)
+        answers.setdefault(key, []).append(value)
     addresses: dict[str, list[str]] = {}
-    for match in filter(None, map(_ADDRESS.match, said.get("address", ()))):
+    for match in filter(None, map(_ADDRESS.match, answers.get("address", ()))):
         addresses.setdefault(match["name"], []).append(f"{match['here']}/{match['prefix']}")
-    found = [_interface(value, addresses) for value in said.get("interface", ())]
-    own = [line.split()[0] for line in said.get("own", ()) if line.strip()]
-    neighbours = filter(None, map(_NEIGHBOUR.match, said.get("neighbour", ())))
+    found = [_interface(value, addresses) for value in answers.get("interface", ())]
+    own = [line.split()[0] for line in answers.get("own", ()) if line.strip()]
+    neighbours = filter(None, map(_NEIGHBOUR.match, answers.get("neighbour", ())))
     return NetworkFacts(
         interfaces=tuple(interface for interface in found if interface is not None),
         own_name_answers=tuple(dict.fromkeys(address for address in own if ":" not in address)),
         neighbours={match["address"]: match["mac"] for match in neighbours},
-        wall=read_firewall(said),
+        wall=read_firewall(answers),
         mark=mark_of(project),
-        as_root=_AS_ROOT.get("".join(said.get("root", ()))),
+        as_root=_AS_ROOT.get("".join(answers.get("root", ()))),
     )
 
 

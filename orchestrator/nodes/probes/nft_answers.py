@@ -53,7 +53,7 @@ def _place(item: Mapping[str, Any], name: str = "chain") -> str:
 
 
 def _nft_refuses(place: str, rules: Sequence[Mapping[str, Any]], seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a rule of this chain, or of one that it leads to, drops or rejects what any peer may send."""
+    """Return whether a rule of this chain, or of one that it leads to, drops or rejects what any peer may send."""
     for rule in rules:
         if _place(rule) != place:
             continue
@@ -70,7 +70,7 @@ def _nft_refuses(place: str, rules: Sequence[Mapping[str, Any]], seen: frozenset
 
 
 def _nft_meets_peers(part: Mapping[str, Any]) -> bool:
-    """Whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
+    """Return whether a new TCP connection of any peer passes this condition; what is not known here counts as no."""
     if not part.keys().isdisjoint(("counter", "log")):
         return True
     match = part.get("match")
@@ -118,7 +118,7 @@ def _nft_ports(right: Any) -> str:
 
 
 def covers_dynamic(ports: str) -> bool:
-    """Whether these ports (`22,1024:65535`) hold all that the kernel gives out."""
+    """Return whether these ports (`22,1024:65535`) hold all that the kernel gives out."""
     for part in ports.split(","):
         if (match := _PORTS.fullmatch(part)) and int(match[1]) <= _DYNAMIC[0] and int(match[2]) >= _DYNAMIC[1]:
             return True

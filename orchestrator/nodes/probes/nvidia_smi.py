@@ -37,7 +37,7 @@ QUERY_FIELDS = (
 """Known to every driver since 418: one unknown field fails the whole query, and `mig.mode.current` came with 450."""
 QUERY_CSV = ("nvidia-smi", f"--query-gpu={','.join(QUERY_FIELDS)}", "--format=csv,noheader,nounits")
 QUERY_CAPABILITY = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
-"""Not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
+"""Query of what is not part of the XML; drivers before 510 refuse the field (huggingface/candle#733)."""
 
 QUICK_FIELDS = ("index", "uuid", "name", "driver_version")
 """Columns that the facts script of a launch asks for: quick, and known to every driver."""
@@ -145,17 +145,17 @@ def _rows(text: str) -> list[list[str]]:
 
 def _from_xml(completed: Completed) -> SmiAnswer:
     """The document counts where there is one, whatever the exit code: it names the card that a fault belongs to."""
-    said = f"{completed.stdout}\n{completed.stderr}"
+    output = f"{completed.stdout}\n{completed.stderr}"
     try:
         gpus = parse_xml(completed.stdout)
     except ValueError as error:
         if completed.exit_code != 0:
             return _fault(completed)
-        known = next((fault for words, fault in _FAULT_BY_TEXT if words in said.lower()), None)
-        return SmiAnswer(fault=known or SmiFault.UNREADABLE, detail=_first_words(said) if known else str(error))
+        known = next((fault for words, fault in _FAULT_BY_TEXT if words in output.lower()), None)
+        return SmiAnswer(fault=known or SmiFault.UNREADABLE, detail=_first_words(output) if known else str(error))
     if not gpus:
         return SmiAnswer(fault=SmiFault.NO_DEVICE)
-    corrupted = tuple(dict.fromkeys(match["bus"] for match in _CORRUPTED.finditer(said)))
+    corrupted = tuple(dict.fromkeys(match["bus"] for match in _CORRUPTED.finditer(output)))
     if completed.exit_code in (0, INFOROM_CORRUPTED) or any(gpu.fault for gpu in gpus):
         return SmiAnswer(gpus=gpus, inforom_corrupted=corrupted)
     fault = _fault(completed)
@@ -177,19 +177,19 @@ def _fault(completed: Completed) -> SmiAnswer:
     return _fault_of(completed.exit_code, completed.stdout.strip() or completed.stderr.strip())
 
 
-def _fault_of(exit_code: int, said: str) -> SmiAnswer:
+def _fault_of(exit_code: int, output: str) -> SmiAnswer:
     """Fault of a failing nvidia-smi, from its exit code, otherwise from its output."""
     fault = _FAULT_BY_EXIT_CODE.get(exit_code)
     if fault is None:
-        lower = said.lower()
+        lower = output.lower()
         fault = next((fault for words, fault in _FAULT_BY_TEXT if words in lower), SmiFault.UNKNOWN)
-    detail = _first_words(said) or f"exit code {exit_code}"
+    detail = _first_words(output) or f"exit code {exit_code}"
     return SmiAnswer(fault=fault, detail="" if fault is SmiFault.ABSENT else detail)
 
 
-def _first_words(said: str) -> str:
+def _first_words(output: str) -> str:
     """The first line that is not XML."""
-    lines = (line.strip() for line in said.splitlines())
+    lines = (line.strip() for line in output.splitlines())
     return next((line for line in lines if line and not line.startswith("<")), "")[:500]
 
 
@@ -269,7 +269,8 @@ def _throttle_reasons(gpu: ElementTree.Element) -> tuple[str, ...]:
 
 
 def _uncorrected(volatile: ElementTree.Element | None) -> int | None:
-    """Since the driver was loaded. Old drivers count `double_bit/total`, new ones several `…_uncorrectable…`."""
+    """Count errors since the driver was loaded. Old drivers count `double_bit/total`, new ones several
+    `…_uncorrectable…`."""
     if volatile is None:
         return None
     counters = [element for element in volatile if "uncorrectable" in element.tag]

@@ -153,7 +153,8 @@ def _routes(texts: Sequence[str], peers: list[str]) -> dict[str, Route]:
 
 
 def has_reached(node: Node, address: str, port: int) -> bool:
-    """Whether this node holds a TCP connection to the master's port, or listens on it: its torchrun has arrived."""
+    """Return whether this node holds a TCP connection to the master's port, or listens on it: its torchrun has
+    arrived."""
     table = node.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], timeout_s=5).stdout
     remote = f"{_little_endian(address)}:{port:04X}"
     for line in table.splitlines():

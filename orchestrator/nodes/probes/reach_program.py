@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any, Sequence  # noqa: UP035  # collections.abc has it from Python 3.9 on
 
 DEADLINE_S = 2.0
-"""For a connection, and then for every silence."""
+"""Seconds for a connection, and then for every silence."""
 DIALS_END_S = 8.0
 GREETING = 16
 PAYLOAD = 64 * 1024
-"""Fills many packets of full size: where these are lost and small ones pass, they show it."""
+"""Bytes that fill many packets of full size: a link that passes only small packets loses them."""
 ENDED = {
     errno.ECONNREFUSED: "refused",
     errno.ECONNRESET: "reset",
@@ -104,7 +104,7 @@ def answer(connection: socket.socket, token: bytes) -> None:
 
 
 def dial(token: bytes, targets: Sequence[tuple[str, int]]) -> list[list[Any]]:
-    """Per target, in order: address, port, how it ended, milliseconds, what else is to be said."""
+    """Try each target, in order: address, port, end of the try, milliseconds, further text."""
     outcomes = [[address, port, "timed out", 1000 * DIALS_END_S, ""] for address, port in targets]
 
     def one(index: int, address: str, port: int) -> None:
@@ -123,7 +123,7 @@ def dial(token: bytes, targets: Sequence[tuple[str, int]]) -> list[list[Any]]:
 
 
 def try_once(address: str, port: int, token: bytes) -> tuple[str, str]:
-    """How it ended, and what else is to be said."""
+    """Return the end of the try, and further text."""
     try:
         connection = socket.create_connection((address, port), timeout=DEADLINE_S)
     except socket.timeout:  # noqa: UP041  # a TimeoutError from Python 3.10 on
@@ -180,7 +180,7 @@ def payload(token: bytes) -> bytes:
 
 
 def end(pid: int, token: bytes) -> dict[str, Any]:
-    """Only a process whose command line holds the token is ours: numbers are used again."""
+    """End a process whose command line holds the token: numbers are used again, so that another one is not ours."""
     try:
         if token in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)

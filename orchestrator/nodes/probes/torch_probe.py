@@ -44,8 +44,8 @@ def parse_probe(completed: Completed) -> TorchAnswer:
             error=_first_line(str(answer["error"])),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        said = completed.stderr.strip().splitlines()
-        return TorchAnswer(error=said[-1] if said else f"the probe ended with {completed.exit_code} and no answer")
+        errors = completed.stderr.strip().splitlines()
+        return TorchAnswer(error=errors[-1] if errors else f"the probe ended with {completed.exit_code} and no answer")
 
 
 def _device(answer: Mapping[str, Any]) -> TorchDevice:

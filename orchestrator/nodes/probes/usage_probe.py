@@ -81,14 +81,14 @@ class _Counted:
     """Read from disks, written to them, received, sent."""
 
 
-def samples(node: Node, *, kept: str = "", folder: str = "") -> Iterator[ResourceUsage | None]:
+def samples(node: Node, *, samples_file: str = "", folder: str = "") -> Iterator[ResourceUsage | None]:
     """Resources in use, again and again; None where a sample says only that the machine answers: rates need two.
 
-    `kept`: the file on the node into which the agent of a run writes its samples. It is read as long as it grows: the
-    shares in it are those of the container. `folder`: its disk counts. Raises as `Node.stream` does; closing it ends
-    the command within one sample.
+    `samples_file`: the file on the node into which the agent of a run writes its samples. It is read as long as it
+    grows: the shares in it are those of the container. `folder`: its disk counts. Raises as `Node.stream` does;
+    closing it ends the command within one sample.
     """
-    argv = ["sh", "-c", SCRIPT, "sh", str(SAMPLES), str(EVERY_S), kept, folder]
+    argv = ["sh", "-c", SCRIPT, "sh", str(SAMPLES), str(EVERY_S), samples_file, folder]
     reader, rest = UsageReader(), b""
     for chunk in node.stream(argv, timeout_s=TIMEOUT_S):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -105,21 +105,21 @@ class UsageReader:
 
     def read(self, line: str) -> ResourceUsage | None:
         """None for the first line without a run, and for one that has no counters."""
-        said: dict[str, list[str]] = {}
+        fields: dict[str, list[str]] = {}
         for part in line.split("\t")[:4096]:
             key, equals, value = part.partition("=")
             if equals:
-                said.setdefault(key, []).append(value)
-        if of_agent := _kept(said.get("kept", [""])[0]):
+                fields.setdefault(key, []).append(value)
+        if of_agent := _of_agent(fields.get("kept", [""])[0]):
             return of_agent
-        counted, before = _counted(said), self._before
+        counted, before = _counted(fields), self._before
         self._before = counted or before
         if not counted or not before or counted.up_s <= before.up_s:
             return None
-        return _usage(said, counted, before)
+        return _usage(fields, counted, before)
 
 
-def _kept(text: str) -> ResourceUsage | None:
+def _of_agent(text: str) -> ResourceUsage | None:
     try:
         values = json.loads(text)
         values.pop("t", None)
@@ -128,12 +128,12 @@ def _kept(text: str) -> ResourceUsage | None:
         return None
 
 
-def _counted(said: Mapping[str, Sequence[str]]) -> _Counted | None:
-    up_s = real(said.get("up", [""])[0])
-    times = [whole(word, most=10**18) or 0 for word in said.get("cpu", [""])[0].split()[:8]]
+def _counted(fields: Mapping[str, Sequence[str]]) -> _Counted | None:
+    up_s = real(fields.get("up", [""])[0])
+    times = [whole(word, most=10**18) or 0 for word in fields.get("cpu", [""])[0].split()[:8]]
     if up_s is None or len(times) < 5:
         return None
-    disks, networks = _sums(said.get("disk", ())), _sums(said.get("network", ()))
+    disks, networks = _sums(fields.get("disk", ())), _sums(fields.get("network", ()))
     return _Counted(
         up_s=up_s,
         busy=sum(times) - times[3] - times[4],  # idle, and waiting for a disk
@@ -149,9 +149,9 @@ def _sums(pairs: Sequence[str]) -> tuple[int, int]:
     return sum(row[0] for row in rows), sum(row[1] for row in rows)
 
 
-def _usage(said: Mapping[str, Sequence[str]], counted: _Counted, before: _Counted) -> ResourceUsage:
+def _usage(fields: Mapping[str, Sequence[str]], counted: _Counted, before: _Counted) -> ResourceUsage:
     def mib(key: str) -> int | None:
-        kib = whole(said.get(key, [""])[0])
+        kib = whole(fields.get(key, [""])[0])
         return None if kib is None else kib // 1024
 
     seconds = counted.up_s - before.up_s
@@ -160,7 +160,7 @@ def _usage(said: Mapping[str, Sequence[str]], counted: _Counted, before: _Counte
     ticks = counted.total - before.total
     return ResourceUsage(
         cpu_percent=round(min(100.0, 100 * max(0, counted.busy - before.busy) / ticks), 1) if ticks > 0 else 0.0,
-        cpus=float(whole(said.get("cpus", [""])[0]) or 1),
+        cpus=float(whole(fields.get("cpus", [""])[0]) or 1),
         ram_used_mib=max(0, total - available),
         ram_limit_mib=total,
         swap_used_mib=max(0, (mib("SwapTotal") or 0) - (mib("SwapFree") or 0)),
@@ -169,7 +169,7 @@ def _usage(said: Mapping[str, Sequence[str]], counted: _Counted, before: _Counte
         disk_write_mib_s=round(rates[1], 3),
         network_in_mib_s=round(rates[2], 3),
         network_out_mib_s=round(rates[3], 3),
-        gpus=tuple(gpu for number, row in enumerate(said.get("gpu", ())[:64]) if (gpu := _gpu(row, number))),
+        gpus=tuple(gpu for number, row in enumerate(fields.get("gpu", ())[:64]) if (gpu := _gpu(row, number))),
     )
 
 

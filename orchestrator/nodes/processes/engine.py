@@ -39,7 +39,7 @@ from orchestrator.specs.run import ContainerFacts
 
 
 class WithoutImages:
-    """Asked for an image, it has none; asked to make one, it says so."""
+    """Part of an engine without images: it finds none, and refuses to build one."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -74,11 +74,11 @@ class ProcessFiles:
         return self.folder / "lock"
 
     def is_running(self) -> bool:
-        """Whether its supervisor lives."""
+        """Return whether its supervisor lives."""
         return not self.wait_end(0.0)
 
     def wait_end(self, timeout_s: float | None) -> bool:
-        """Until its supervisor is gone, for good or never started; False where it still lives after the time."""
+        """Wait until its supervisor has ended or has never started; False where it still lives after the time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             with self.lock.open() as lock:

@@ -70,7 +70,8 @@ def _supervise(files: ProcessFiles) -> int:
 
 
 def _stay(files: ProcessFiles, process: subprocess.Popen[bytes], log: _Log) -> int:
-    """Until it has ended, and with it all that it started; its exit code, 128 and the signal where one ended it."""
+    """Wait until it has ended, and with it all that it started; its exit code, 128 and the signal where one ended
+    it."""
     readers = [
         Thread(target=log.keep, args=(stream, name))
         for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr"))

@@ -17,7 +17,7 @@ _SPELLINGS = {
     "port": ("ansible_port", "ansible_ssh_port"),
     "identity": ("ansible_private_key_file", "ansible_ssh_private_key_file"),
 }
-"""If both are given, the later one wins, as in Ansible's ssh connection."""
+"""Names of one key: if both are given, the later one wins, as in Ansible's ssh connection."""
 _KEY_OF = {variable: key for key, variables in _SPELLINGS.items() for variable in variables}
 _ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 _CONNECTION = "ansible_connection"

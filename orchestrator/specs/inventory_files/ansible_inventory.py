@@ -31,12 +31,12 @@ INI = re.compile(r"^\s*\[[^\]\s]+\]\s*([#;].*)?$|^[^#;\n]*\sansible_\w+\s*=", re
 
 
 def is_ours(text: str) -> bool:
-    """Whether it has the key that every `inventory.yaml` has."""
+    """Return whether it has the key that every `inventory.yaml` has."""
     return _NODES.search(text) is not None
 
 
 def is_ansible(text: str, *, filename: str) -> bool:
-    """Whether this is an Ansible inventory (YAML, JSON, INI) rather than an `inventory.yaml`."""
+    """Return whether this is an Ansible inventory (YAML, JSON, INI) rather than an `inventory.yaml`."""
     if is_ours(text):
         return False
     top = _as_mapping(text, filename)

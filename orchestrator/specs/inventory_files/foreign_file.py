@@ -74,7 +74,7 @@ def _json(text: str, top: Any) -> str:
 
 
 def _is_pools(top: dict[str, Any], text: str) -> bool:
-    """Whether every key is a pool of SkyPilot: a list of hosts, which Ansible refuses in YAML."""
+    """Return whether every key is a pool of SkyPilot: a list of hosts, which Ansible refuses in YAML."""
     return (
         not text.lstrip().startswith("{")
         and bool(top)

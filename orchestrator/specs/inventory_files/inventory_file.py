@@ -91,16 +91,16 @@ class _File:
         return None
 
     def _keys(self, mapping: Mapping, known: tuple[str, ...], where: str) -> Mapping:
-        """Without the unknown and the repeated keys, which are problems."""
-        kept: dict[str, Entry] = {}
+        """Leave out the unknown and the repeated keys, which are problems."""
+        accepted: dict[str, Entry] = {}
         for entry in mapping.entries:
             if entry.key not in known:
                 self._problems.add_unknown(entry, known, where)
-            elif entry.key in kept:
-                self._problems.add_repeated(entry, kept[entry.key], where)
+            elif entry.key in accepted:
+                self._problems.add_repeated(entry, accepted[entry.key], where)
             else:
-                kept[entry.key] = entry
-        return replace(mapping, entries=tuple(kept.values()))
+                accepted[entry.key] = entry
+        return replace(mapping, entries=tuple(accepted.values()))
 
     def _defaults(self, entry: Entry | None) -> Mapping:
         nothing = Mapping(line=1, entries=())
@@ -227,8 +227,8 @@ class _File:
 
     def _body(self, mapping: Mapping, where: str) -> Mapping:
         """A node's or the defaults' keys: known and single, and labels as they were written (`rack: 03`)."""
-        kept = self._keys(mapping, _NODE_KEYS, where)
-        return replace(kept, entries=tuple(self._with_inner(entry, where) for entry in kept.entries))
+        accepted = self._keys(mapping, _NODE_KEYS, where)
+        return replace(accepted, entries=tuple(self._with_inner(entry, where) for entry in accepted.entries))
 
     def _with_inner(self, entry: Entry, where: str) -> Entry:
         if not isinstance(entry.value, Mapping) or entry.key not in _MERGED:

@@ -114,12 +114,12 @@ def only(found: ImportedInventory, patterns: Sequence[str]) -> ImportedInventory
     """Machines with names that match a pattern (`lab-*`); without patterns, all except those not for training."""
     notes = list(found.notes)
     if patterns:
-        kept = [node for node in found.nodes if any(fnmatchcase(node.name, pattern) for pattern in patterns)]
+        selected = [node for node in found.nodes if any(fnmatchcase(node.name, pattern) for pattern in patterns)]
     else:
-        kept = [node for node in found.nodes if node.name not in found.not_for_training]
+        selected = [node for node in found.nodes if node.name not in found.not_for_training]
         for name, why in found.not_for_training.items():
             notes.append(f"{shown(name)} left out: {why}; to take it: --only {shlex.quote(name)}")
-    return ImportedInventory(nodes=tuple(kept), notes=tuple(notes))
+    return ImportedInventory(nodes=tuple(selected), notes=tuple(notes))
 
 
 def inventory_text(

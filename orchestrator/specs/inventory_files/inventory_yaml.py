@@ -220,7 +220,7 @@ class _Builder:
         return root
 
     def _wanted(self, event: Event) -> bool:
-        """Whether it is part of the tree; refuses what has no business in an inventory."""
+        """Return whether it is part of the tree; refuses what has no business in an inventory."""
         if isinstance(event, DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:

@@ -22,7 +22,7 @@ from orchestrator.watch.plain import shown
 VERBS = {"stop": ("--yes",), "restart": ("--yes", "--detach")}
 """Commands on a run, and the words that follow it: the page has asked."""
 DOCTOR = ("doctor", "--json")
-KEPT, LINES, LONGEST = 10, 40, 500
+MAX_ACTIONS, LINES, LONGEST = 10, 40, 500
 """Newest actions, besides older ones that are running; newest lines of each, and their characters."""
 MOST_OUTPUT = 4 * 1024 * 1024
 Perform = Callable[[Sequence[str], Callable[[str], object]], "tuple[int, str]"]
@@ -79,8 +79,8 @@ class PageActions:
                 raise ConflictError(f"another action on {run_id or 'the machines'} is running", hint="wait for its end")
             self._number += 1
             action = PageAction(number=self._number, verb=verb, run_id=run_id, began=time.time())
-            running = [one for one in self._actions[: 1 - KEPT] if one.code is None]
-            self._actions = [*running, *self._actions[1 - KEPT :], action]
+            running = [one for one in self._actions[: 1 - MAX_ACTIONS] if one.code is None]
+            self._actions = [*running, *self._actions[1 - MAX_ACTIONS :], action]
         Thread(target=self._carry_out, args=(action, words), daemon=True).start()
         return action
 
@@ -108,11 +108,11 @@ class PageActions:
 
         try:
             data = json.loads(output)["data"]
-            kept = {name: data[name] for name in ("at", "unfit", "not_checked")}
+            record = {name: data[name] for name in ("at", "unfit", "not_checked")}
             found = TypeAdapter(list[Finding]).validate_python(data["findings"])
         except (ValueError, KeyError, TypeError):
             return  # it was refused: its lines say why
-        self.findings = shown({**kept, "findings": folded_data(found)})
+        self.findings = shown({**record, "findings": folded_data(found)})
 
 
 def perform_here(inventory: Path | None) -> Perform:

@@ -34,7 +34,7 @@ class WebAddress:
     host: str
     port: int
     names: frozenset[str]
-    """In lower case, without a port; `*.` stands for one label."""
+    """Names in lower case, without a port; `*.` stands for one label."""
     tls: TlsFiles | None = None
 
     @property
@@ -46,8 +46,8 @@ class WebAddress:
         return ipaddress.IPv4Address(self.host).is_loopback
 
     def answers_to(self, host: str) -> bool:
-        """Whether a request with this Host header asks for this server. The port does not count: a tunnel may begin at
-        another one, and a page of another origin cannot choose the name."""
+        """Return whether a request with this Host header asks for this server. The port does not count: a tunnel may
+        begin at another one, and a page of another origin cannot choose the name."""
         name = host.rpartition(":")[0] if ":" in host else host
         name = name.lower()
         return name in self.names or f"*.{name.partition('.')[2]}" in self.names

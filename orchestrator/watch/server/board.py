@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 BOARD_HOST = "127.0.0.2"
-"""Not that of the dashboard: browsers send a cookie to every port of a host, and TensorBoard shows files of nodes."""
+"""Address other than that of the dashboard: browsers send a cookie to every port of a host, and TensorBoard shows
+files of nodes."""
 PROGRAM = """
 from absl import app
 from tensorboard import default, main_lib, program
@@ -29,7 +30,7 @@ main_lib.global_init()
 board = program.TensorBoard(plugins=default.get_plugins(), server_class=SocketServer)
 app.run(board.main, flags_parser=board.configure)
 """
-"""For the Python that has TensorBoard: its own program, which cannot write the address of a socket file."""
+"""Program for the Python that has TensorBoard: its own program, which cannot write the address of a socket file."""
 ANSWER_S = 120.0
 LONGEST_BODY = 1 << 20
 """Bytes of a request: names of runs and tags."""

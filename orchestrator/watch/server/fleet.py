@@ -36,7 +36,7 @@ class Refreshed(Generic[Answer]):
         self._lock, self._asking, self._asked = Lock(), False, float("-inf")
         self.answer: Answer | None = None
         self.problem = ""
-        """Why the newest attempt gave no answer."""
+        """Reason why the newest attempt gave no answer."""
 
     def newest(self) -> Answer | None:
         """The last answer; None: there is none yet."""

@@ -114,7 +114,7 @@ class RequestGuard:
 
 
 def _is_link(scope: Scope) -> bool:
-    """Whether a person has followed a link of another site to the page."""
+    """Return whether a person has followed a link of another site to the page."""
     headers = Headers(scope=scope)
     foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
     return foreign and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"

@@ -14,7 +14,7 @@ from orchestrator.watch.plain import as_json
 from orchestrator.watch.terminal.feed import LiveFeed
 
 LOOK_S = 0.5
-"""Between two looks whether there is something to send; a node that has become silent is sent at once."""
+"""Seconds between two looks whether there is something to send; a node that has become silent is sent at once."""
 MOST_STREAMS = 32
 RETRY_MS = 2000
 """Pause of a browser before it connects again."""
@@ -40,7 +40,7 @@ class LiveStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many pages are open as the server has streams for."""
+        """True if as many pages are open as the server has streams for."""
         return self._open >= MOST_STREAMS
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class LinesWanted:
     words: str = ""
     """Each word, in any case and order, as for `orch search`."""
     until: str = ""
-    """Only lines with this time or an earlier one, as an answer has it."""
+    """Time of the newest lines to return, as an answer has it."""
     number: int = 200
 
     def passes(self, line: RunLine) -> bool:

@@ -52,7 +52,7 @@ class _HeldRun:
     packed_resources: bytes = b""
     """Its curves of resources, which most answers do not need."""
     asked: float = 0.0
-    """When a page asked for it last."""
+    """Time when a page asked for it last."""
 
     def read(self, record: RunRecord) -> None:
         """Read what is new."""

@@ -91,7 +91,8 @@ def _config(app: ASGIApp, address: WebAddress, *, lifespan: Literal["on", "off"]
 
 
 class _PageConnection(H11Protocol):
-    """Is closed when no request comes: otherwise whoever opens connections and is silent keeps the page from others."""
+    """Connection that is closed when no request comes: otherwise silent connections would make
+    the page unavailable to others."""
 
     _waiting: asyncio.TimerHandle | None = None
 

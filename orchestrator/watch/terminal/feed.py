@@ -32,7 +32,7 @@ class LiveFeed:
         self._watch: FleetWatch | None = None
         self._closed = Event()
         self.error: OrchError | None = None
-        """Why there is nothing to watch."""
+        """Reason why there is nothing to watch."""
 
     def start(self) -> None:
         context = copy_context()  # tests connect in another way

@@ -28,13 +28,13 @@ from orchestrator.watch.terminal.feed import LiveFeed
 from orchestrator.watch.views import NodeView
 
 TICK_S = 0.5
-"""Between two looks for a node that has become silent, or has come back: it is shown at once."""
+"""Seconds between two looks for a node that has become silent, or has come back: it is shown at once."""
 FIRST_S = 0.1
-"""Between two refreshes until every node has answered."""
+"""Seconds between two refreshes until every node has answered."""
 FAULTS, NODE_ROWS = 4, 3
 """Rows for the newest faults at most, and for nodes at least, where as many are there."""
 MARK = " ▼"
-"""After the title of the column that orders the nodes."""
+"""Mark after the title of the column that orders the nodes."""
 
 HELP = """\
 [b]Keys[/b]

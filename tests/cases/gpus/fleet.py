@@ -34,7 +34,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def asked(case: Mapping[str, Any], check: GpuCheck = CHECK) -> GpuReport:
-    """What `check_gpus` finds on the nodes of this case."""
+    """Run `check_gpus` on the nodes of this case."""
     words = case["nodes"]
     specs = [NodeSpec(name=name, address="10.0.0.1", device=node.get("device", "auto")) for name, node in words.items()]
     return check_gpus(specs, [fake_node(name, node) for name, node in words.items()], check)
@@ -91,7 +91,7 @@ def _program(spec: ContainerSpec, torch: str, smi: Answer) -> Answer:
 
 
 def _torch(words: Mapping[str, Any], capability: str, host: Answer) -> str:
-    """By default: a torch that sees all that the host has."""
+    """Build, by default, a torch that sees all that the host has."""
     gpus = nvidia_smi.parse_xml(host[1]) if host[0] == 0 else ()
     available = words.get("available", True)
     pair = [int(part) for part in str(words.get("capability", capability or "8.6")).split(".")]

@@ -21,9 +21,9 @@ def test_case(path: Path) -> None:
     found = [f"{finding.severity.value} {finding.id} {finding.node}".strip() for finding in report.findings]
     assert found == case["expect"]
     assert report.unfit == any(line.startswith("error") for line in case["expect"])
-    said = "\n".join(f"{finding.message} | {finding.cause} | {finding.fix}" for finding in report.findings)
+    message = "\n".join(f"{finding.message} | {finding.cause} | {finding.fix}" for finding in report.findings)
     for words in case.get("says", []):
-        assert words in said
+        assert words in message
     for finding in report.findings:
         assert finding.message
         assert finding.fix or finding.severity.value == "info" or finding.id in ("gpu.unreachable", "gpu.engine")

@@ -1,4 +1,4 @@
-"""What a person sees, and what a program reads."""
+"""Output for a person, and output for a program."""
 
 from __future__ import annotations
 

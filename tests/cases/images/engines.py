@@ -22,7 +22,7 @@ ASKED = '{"python": "3.11.2", "torch": "2.13.0+%s", "cuda": "%s", "onednn": true
 
 
 def answer(spec: ContainerSpec) -> Answer:
-    """What a good image says of itself."""
+    """Answer as a good image does."""
     return (0, ASKED % (("cu130", "13.0") if ":cuda" in spec.image else ("cpu", "")), "")
 
 

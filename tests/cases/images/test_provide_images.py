@@ -1,4 +1,4 @@
-"""From options and engines to every node's image: who builds, what is sent, what happens when a node fails."""
+"""Way from options and engines to every node's image: builders, what is sent, what happens when a node fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CUDA_13, CUDA_12 = gpu("rtx-3080__595.58.03.xml"), gpu("rtx-4090__535.86.05.xml"
 
 
 class Fleet:
-    """Fake nodes by name, and what was told of their progress."""
+    """Fake nodes by name, and what was reported of their progress."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Fleet:
     ) -> None:
         self.controller = FakeNode("controller", engine=controller or engine("controller"))
         self.nodes = [FakeNode(e.node, engine=e, answers=dict(gpus.get(e.node, NO_GPU))) for e in engines]
-        self.told: list[tuple[str, Progress]] = []
+        self.progress: list[tuple[str, Progress]] = []
 
     def provide(self, **options: object) -> tuple[Placed, ...]:
         specs = [NodeSpec(name=node.name, address="10.0.0.1") for node in self.nodes]
         given = BuildOptions(project="maize", **options)  # type: ignore[arg-type]
-        return provide_images(given, specs, self.nodes, self.controller, lambda n, p: self.told.append((n, p)))
+        return provide_images(given, specs, self.nodes, self.controller, lambda n, p: self.progress.append((n, p)))
 
     @property
     def texts(self) -> str:
-        return "\n".join(f"{node}: {progress.text}" for node, progress in self.told)
+        return "\n".join(f"{node}: {progress.text}" for node, progress in self.progress)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_built_once_and_brought_to_every_node() -> None:
 
 
 def test_an_image_that_a_machine_has_needs_no_build() -> None:
-    """On this computer, or on one of the nodes; a computer without an engine has none."""
+    """Images on this computer, or on one of the nodes; a computer without an engine has none."""
     fleet = Fleet(engine("alpha"), engine("beta"))
     options = BuildOptions(project="maize", profile="cpu")
     specs = [NodeSpec(name=node.name, address="10.0.0.1") for node in fleet.nodes]
@@ -119,7 +119,7 @@ def test_packages_above_the_cpu_image_never_bring_the_indexs_torchvision() -> No
     assert lines["packages/constraints.txt"].rstrip().endswith(b"+cpu")
 
 
-def test_only_layers_that_a_node_lacks_are_sent() -> None:
+def test_only_layers_missing_on_a_node_are_sent() -> None:
     alpha, bare = engine("alpha"), engine("bare")
     bare.held.clear()
     placed = Fleet(alpha, bare).provide()
@@ -165,7 +165,7 @@ def test_a_node_that_has_the_image_gives_it_to_the_others() -> None:
     assert alpha.image("orch/maize:cpu") is not None
 
 
-def test_a_broken_transfer_is_named_and_the_rest_go_on() -> None:
+def test_a_broken_transfer_is_named_and_the_rest_continue() -> None:
     alpha, beta = engine("alpha"), engine("beta")
     alpha.failures["load"] = NodeUnreachableError("connection lost", node="alpha")
     placed = Fleet(alpha, beta).provide()
@@ -247,8 +247,8 @@ def test_a_failed_build_shows_the_builders_last_lines_without_credentials() -> N
 
 def test_an_image_without_onednn_is_refused() -> None:
     controller = engine("controller")
-    said = '{"python": "3", "torch": "2", "cuda": "", "onednn": false}'
-    controller.programs = lambda spec: (0, said, "")
+    message = '{"python": "3", "torch": "2", "cuda": "", "onednn": false}'
+    controller.programs = lambda spec: (0, message, "")
     with pytest.raises(EngineError, match="not an image of profile cpu"):
         Fleet(engine("alpha"), controller=controller).provide()
 

@@ -1,4 +1,4 @@
-"""A case file into a plan. After a change that is meant: `python -m tests.cases.plan.golden` writes it anew."""
+"""Plan of a case file. After an intended change: `python -m tests.cases.plan.golden` writes it again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lines_of(plan: Plan, inventory: Inventory) -> str:
 
 
 def _facts(node: NodeSpec, answer: dict[str, Any] | None) -> NodeFacts:
-    """What the node answered; one without an answer was not asked."""
+    """Read the node's answer; one without an answer was not asked."""
     if answer is None:
         return assumed_facts(node)
     values = {"cpus": 4, "user": "ana", "home": "/home/ana", "address": node.address, **answer}

@@ -42,16 +42,16 @@ class Program:
     keep: tuple[str, ...] = ()
     """Nodes whose log is kept, where the others' machines are gone; all where empty."""
     supervised: bool = False
-    """Whether torchrun is started as in a container, by its supervisor."""
+    """True if torchrun is started as in a container, by its supervisor."""
     environment: dict[str, str] = field(default_factory=dict)
     rank: int = 0
-    """Which rank is to be named."""
+    """Rank that is to be named."""
     frame: str = ""
     """`LINE in FUNCTION` of the script."""
 
 
 def programs() -> dict[str, Program]:
-    """By the name of their case."""
+    """Load the programs by the name of their case."""
     written = YAML(typ="safe").load((Path(__file__).parent / "programs.yaml").read_text())
     return {name: _program(entry) for name, entry in written.items()}
 

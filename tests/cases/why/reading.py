@@ -42,7 +42,7 @@ def cases() -> list[Path]:
 def read_case(path: Path, *, with_nodes: bool = True) -> Case:
     """`with_nodes`: whether the nodes still answer, with their exit codes; else the log is all there is."""
     head, _, body = path.read_text().partition("\n\n")
-    told = dict(line.split(": ", 1) if ": " in line else (line.rstrip(":"), "") for line in head.splitlines())
+    reported = dict(line.split(": ", 1) if ": " in line else (line.rstrip(":"), "") for line in head.splitlines())
     lines: list[RunLine] = []
     kernel: dict[str, tuple[str, ...]] = {}
     containers: dict[str, ContainerFacts] = {}
@@ -54,15 +54,15 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
         node, seat, code, *oom = title.split()
         containers[node] = _ended(node, _as_of_a_container(int(code.removeprefix("exit="))), bool(oom))
         for text, second in zip(texts, _seconds(texts, len(lines)), strict=True):
-            rank, said = split_rank(text)
+            rank, message = split_rank(text)
             time = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
-            lines.append(RunLine(time=time, node=node, node_rank=int(seat), rank=rank, text=said))
+            lines.append(RunLine(time=time, node=node, node_rank=int(seat), rank=rank, text=message))
     return Case(
         name=path.stem,
         cause=".".join(path.stem.split(".")[:2]),
-        made=told["made"],
-        rank=int(told["rank"]),
-        frame=told["frame"],
+        made=reported["made"],
+        rank=int(reported["rank"]),
+        frame=reported["frame"],
         evidence=Evidence(
             run_id="recorded-1",
             lines=tuple(lines),
@@ -74,7 +74,8 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
 
 
 def _seconds(texts: Sequence[str], first: int) -> Iterator[float]:
-    """Of each line: by the clock of the node's supervisor, where one speaks; else one after the other."""
+    """Yield the time of each line: by the clock of the node's supervisor, where it reports; otherwise one after the
+    other."""
     second = float(first)
     events = [decode_event(text) for text in texts]
     supervised = any(isinstance(event, GenerationStarted) for event in events)

@@ -82,7 +82,7 @@ def _supervisor(program: Program, rank: int) -> list[str]:
 
 
 def _clean(text: str, folder: str) -> str:
-    """As in a container: its paths, and lines no longer than a person reads."""
+    """Clean a log as in a container: its paths, and lines no longer than a person reads."""
     python = re.escape(str(Path(sys.executable).parents[1]))
     text = re.sub(
         rf"(?:{python}|/usr/local|/usr)(?=/lib/python3|/bin/)", "/opt/venv", text.replace(folder, "/workspace/code")

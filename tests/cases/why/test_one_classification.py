@@ -48,7 +48,7 @@ class Reported:
 
     @property
     def lines(self) -> list[str]:
-        """As in the container's log."""
+        """Lines as in the container's log."""
         own = [f"[rank0]: {line}" for line in self.own]
         return [*own, *self.agent, *SUMMARY.format(code=self.exit_code).splitlines()]
 
@@ -86,11 +86,13 @@ def ended(lines: list[str], kernel: tuple[str, ...] = (), node: str = "alpha", c
 
 
 def folded(lines: list[str]) -> bool:
-    """Whether the screen replaces the last traceback of rank 0 by a line."""
+    """Return whether the screen replaces the last traceback of rank 0 by a line."""
     fold = Consequences({})
-    told = [RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
-    shown = [said for one in told for said in fold.hear(one)] + list(fold.rest())
-    return not any("Traceback (most recent call last)" in said.text for said in shown)
+    printed = [
+        RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)
+    ]
+    shown = [line for one in printed for line in fold.hear(one)] + list(fold.rest())
+    return not any("Traceback (most recent call last)" in line.text for line in shown)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id}-{row.source.partition('github.com/')[2]}")
@@ -106,7 +108,7 @@ def test_a_failure_that_others_reported(row: Reported) -> None:
         assert container.because_of_others == is_consequence(ended(row.lines))
 
 
-def test_the_reported_cases_are_many_and_nine_in_ten_are_told_apart() -> None:
+def test_the_reported_cases_are_many_and_nine_in_ten_are_distinguished() -> None:
     assert len(ROWS) >= 71
     split_by_labels = [row for row in ROWS if not row.generic]
     assert len(split_by_labels) >= 0.9 * len(ROWS)
@@ -117,7 +119,7 @@ def test_the_reported_cases_are_many_and_nine_in_ten_are_told_apart() -> None:
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
 def test_a_recorded_log_is_read_alike_everywhere(path: Path) -> None:
-    """By each node's part of it."""
+    """Each node's part of a log is classified."""
     _, *parts = path.read_text().split("--- ")
     signatures = {signature.id: signature for signature in SIGNATURES}
     for part in (part for part in parts if not part.startswith("kernel ")):

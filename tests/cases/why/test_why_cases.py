@@ -14,7 +14,7 @@ from tests.cases.why.reading import cases, read_case
 
 CASES = cases()
 NEED_THE_KERNEL = ("gpu.lost", "memory.kernel", "memory.limit", "memory.limit.engine")
-"""Not to be told from the log alone."""
+"""Causes that the log alone does not show."""
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

@@ -75,8 +75,8 @@ BETWEEN_NODES: Mapping[str, tuple[Fault, ...]] = {
     ),
     "guests": (
         Fault(
-            what="nobody reaches anybody",
-            make=on(network.guests_kept_apart),
+            what="no node reaches another",
+            make=on(network.isolated_clients),
             finds="network.isolated", node="alpha", fix="client isolation", says="no node reaches any other",
         ),
     ),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tests.lab.faults.lan import IMAGE, USER, Lan, broken, mounted
 
 _STOP = "kill $(cat /var/run/docker.pid); while docker info >/dev/null 2>&1; do sleep 0.1; done"
-_KEPT = "kept:before"
+_OLD = "kept:before"
 
 
 @contextmanager
@@ -52,15 +52,15 @@ def no_docker(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def image_missing(lan: Lan, node: str) -> Iterator[None]:
-    """Its tag is gone; the layers stay, under a name that nobody asks for."""
-    make = f"docker tag {IMAGE} {_KEPT}; docker rmi {IMAGE}"
-    with broken(lan, node, make, f"docker tag {_KEPT} {IMAGE}; docker rmi {_KEPT}"):
+    """Remove the tag of the image; its layers stay, under a name that no command uses."""
+    make = f"docker tag {IMAGE} {_OLD}; docker rmi {IMAGE}"
+    with broken(lan, node, make, f"docker tag {_OLD} {IMAGE}; docker rmi {_OLD}"):
         yield
 
 
 @contextmanager
 def image_of_other_content(lan: Lan, node: str) -> Iterator[None]:
-    """What an older build leaves on a node that was off when the new one was distributed."""
+    """Leave what an older build leaves on a node that was off when the new one was distributed."""
     make = f"docker create --name fault {IMAGE} true; docker commit --change 'LABEL orch.content=older' fault {IMAGE}"
     with _replaced(lan, node, make):
         yield
@@ -68,7 +68,7 @@ def image_of_other_content(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def image_with_other_torch(lan: Lan, node: str) -> Iterator[None]:
-    """Somebody has installed another torch into the image by hand; its labels say that it is the same."""
+    """Install another torch into the image by hand; its labels say that it is the same."""
     find = "find / -path '*/torch-*.dist-info/METADATA' 2>/dev/null"
     make = f"""file=$(docker run --rm --entrypoint sh {IMAGE} -c "{find}" || true)
         docker create --name fault {IMAGE} true
@@ -82,19 +82,18 @@ def image_with_other_torch(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def _replaced(lan: Lan, node: str, make: str) -> Iterator[None]:
-    lan.root(node, f"docker tag {IMAGE} {_KEPT}; {make}; docker rm fault")
+    lan.root(node, f"docker tag {IMAGE} {_OLD}; {make}; docker rm fault")
     try:
         yield
     finally:
-        undo = (
-            f"other=$(docker inspect -f '{{{{.Id}}}}' {IMAGE}); docker tag {_KEPT} {IMAGE}; docker rmi {_KEPT} $other"
-        )
+        undo = f"other=$(docker inspect -f '{{{{.Id}}}}' {IMAGE}); docker tag {_OLD} {IMAGE}; docker rmi {_OLD} $other"
         lan.root(node, undo)
 
 
 @contextmanager
 def files_of_a_container_gone(lan: Lan, node: str) -> Iterator[None]:
-    """As a power cut leaves it: the engine knows a container of a run, and its layers are not on the disk."""
+    """Leave a container as a power cut does: the engine knows a container of a run, and its layers are not on the
+    disk."""
     create = f"docker create --name orch-left --label orch.run_id=dead-0a1b {IMAGE}"
     with broken(lan, node, create, "docker rm -f orch-left"), mounted(lan, node, "/var/lib/docker"):
         yield

@@ -18,6 +18,6 @@ UNKNOWN = (255, "Failed to initialize NVML: Unknown Error")
 
 
 def nvidia_smi(lan: Lan, node: str, ending: tuple[int, str]) -> AbstractContextManager[None]:
-    """Whatever it is asked."""
+    """Replace nvidia-smi by a program with one answer to all options."""
     code, text = ending
     return shim(lan, node, "nvidia-smi", f'echo "{text}"\nexit {code}')

@@ -40,7 +40,7 @@ def small_docker_disk(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def workspace_of_root(lan: Lan, node: str) -> Iterator[None]:
-    """As a container that ran as root leaves it."""
+    """Leave the workspace as a container that ran as root does."""
     make = f"mkdir -p {WORKSPACE}; chown root: {WORKSPACE}"
     with broken(lan, node, make, f"chown {USER}: {WORKSPACE}"):
         yield

@@ -32,7 +32,7 @@ class Fault:
     finds: str
     """The id of the finding."""
     node: str
-    """Which it names."""
+    """Node that the finding names."""
     fix: str
     """Words that its fix must hold."""
     says: str = ""
@@ -54,7 +54,7 @@ class Lan:
 
     @property
     def state(self) -> Path:
-        """Where the lab keeps its keys and its inventory."""
+        """Folder of the lab's keys and its inventory."""
         return Path(self.orch.environment["XDG_STATE_HOME"]) / "orch" / "lab"
 
     @property
@@ -83,7 +83,7 @@ class Lan:
         return self.orch("doctor", "-i", str(path), "--json", *words, timeout_s=120)
 
     def root(self, node: str, script: str, *, stdin: str = "") -> str:
-        """What a shell script prints as root on a machine."""
+        """Run a shell script as root on a machine, for its output."""
         ended = subprocess.run(
             ["docker", "exec", "-i", f"orch-{LAB}-{node}", "sh", "-euc", script],
             input=stdin,
@@ -95,7 +95,7 @@ class Lan:
         return ended.stdout
 
     def begin(self, node: str, argv: Sequence[str], *, user: str = "root") -> None:
-        """Start what goes on by itself."""
+        """Start what continues by itself."""
         subprocess.run(["docker", "exec", "-d", "-u", user, f"orch-{LAB}-{node}", *argv], check=True, timeout=30)
 
     def until(self, node: str, condition: str) -> None:
@@ -111,7 +111,7 @@ def on(injector: Callable[..., AbstractContextManager[None]], *words: Any, **nam
 
 @contextmanager
 def broken(lan: Lan, node: str, make: str, undo: str) -> Iterator[None]:
-    """One script breaks it, the other mends it."""
+    """Break a node by one script, and repair it by the other."""
     lan.root(node, make)
     try:
         yield
@@ -122,12 +122,12 @@ def broken(lan: Lan, node: str, make: str, undo: str) -> Iterator[None]:
 @contextmanager
 def written(lan: Lan, node: str, path: str, text: str, *, mode: str = "644") -> Iterator[None]:
     """A file with this content; what was there comes back. Written in place: some are mounted."""
-    kept = f"/var/tmp/orch-fault{path.replace('/', '_')}"
-    lan.root(node, f"if [ -e {path} ]; then cp -p {path} {kept}; fi; cat > {path}; chmod {mode} {path}", stdin=text)
+    saved = f"/var/tmp/orch-fault{path.replace('/', '_')}"
+    lan.root(node, f"if [ -e {path} ]; then cp -p {path} {saved}; fi; cat > {path}; chmod {mode} {path}", stdin=text)
     try:
         yield
     finally:
-        lan.root(node, f"if [ -e {kept} ]; then cat {kept} > {path}; rm {kept}; else rm -f {path}; fi")
+        lan.root(node, f"if [ -e {saved} ]; then cat {saved} > {path}; rm {saved}; else rm -f {path}; fi")
 
 
 def shim(lan: Lan, node: str, name: str, script: str) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""What happens between machines while each of them answers the controller: the faults that make runs hang."""
+"""Faults between machines that all answer the controller: those that make runs hang."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reaches_no_peer(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def one_way(lan: Lan, here: str, there: str) -> Iterator[None]:
-    """From here to there nothing begins; the other way round all is well."""
+    """Refuse connections from here to there; the other direction is open."""
     with rules(lan, there, f"INPUT --source {lan.address(here)} {_NEW} --jump DROP"):
         yield
 
@@ -60,8 +60,8 @@ def cut_off_from_peers(lan: Lan, node: str) -> Iterator[None]:
 
 
 @contextmanager
-def guests_kept_apart(lan: Lan) -> Iterator[None]:
-    """Client isolation: everybody reaches the router, nobody anybody."""
+def isolated_clients(lan: Lan) -> Iterator[None]:
+    """Isolate the clients: each node reaches the router, and no other node."""
     with ExitStack() as stack:
         for name in NAMES:
             stack.enter_context(rules(lan, name, f"INPUT --source {lan.peers(name)} --jump DROP"))
@@ -70,7 +70,7 @@ def guests_kept_apart(lan: Lan) -> Iterator[None]:
 
 @contextmanager
 def black_hole(lan: Lan, node: str) -> Iterator[None]:
-    """Large packets to peers vanish on the way, and nobody says so."""
+    """Drop large packets to peers on the way, silently."""
     large = f"OUTPUT --destination {lan.peers(node)} -p tcp --match length --length 1300:65535 --jump DROP"
     with rules(lan, node, large):
         yield
@@ -104,7 +104,7 @@ def second_interface_in_the_subnet(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def route_through_the_vpn(lan: Lan, node: str, peer: str) -> Iterator[None]:
-    """As a VPN leaves it that claims the LAN's own addresses."""
+    """Leave the routes as a VPN does that claims the LAN's own addresses."""
     with tunnel(lan, node, "10.99.0.1/24"):
         lan.root(node, f"ip route add {lan.address(peer)}/32 dev tun9")
         yield
@@ -112,7 +112,7 @@ def route_through_the_vpn(lan: Lan, node: str, peer: str) -> Iterator[None]:
 
 @contextmanager
 def behind_a_port_forward(lan: Lan, node: str) -> Iterator[None]:
-    """It is reached at an address that none of its interfaces has; its key there was accepted by the user."""
+    """Reach the node at an address that none of its interfaces has; its key there was accepted by the user."""
     address = lan.free_address(92)
     with (
         broken(lan, node, f"ip route add local {address} dev lo", f"ip route delete local {address} dev lo"),

@@ -14,7 +14,7 @@ def spelt(node: str, name: str, **changes: str) -> Make:
 
 
 UNKNOWN_INSIDE = ("doctor.not_asked",)
-"""Without an engine or an image there is no container to look into, and that is said."""
+"""Finding where no engine or no image is there: no container can be looked into."""
 
 ON_NODES: Mapping[str, tuple[Fault, ...]] = {
     "out of reach": (
@@ -39,15 +39,15 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
             finds="reach.key_changed", node="beta", fix="orch trust -n beta", says="it now shows ssh-ed25519 SHA256:",
         ),
         Fault(
-            what="a host key that nobody has accepted",
+            what="a host key that was not accepted",
             make=on(reach.second_address, "alpha", "unknown", 81),
             finds="reach.key_unknown", node="unknown", fix="orch trust -n unknown", says="ssh-ed25519 SHA256:",
             follows=("network.address_duplicate",),
         ),
         Fault(
             what="a wrong user",
-            make=spelt("alpha", "stranger", user="nobody-there"),
-            finds="reach.login", node="stranger", fix="ssh-copy-id", says="nobody-there@",
+            make=spelt("alpha", "stranger", user="no-such-user"),
+            finds="reach.login", node="stranger", fix="ssh-copy-id", says="no-such-user@",
         ),
         Fault(
             what="a wrong key",
@@ -206,7 +206,7 @@ ON_NODES: Mapping[str, tuple[Fault, ...]] = {
             finds="power.lid", node="beta", fix="HandleLidSwitch=ignore", says="suspend",
         ),
         Fault(
-            what="a clock that nobody keeps",
+            what="a clock that is not synchronized",
             make=on(inventory, "beta"),
             finds="clock.not_kept", node="beta", fix="timedatectl set-ntp true",
         ),

@@ -9,7 +9,7 @@ from orchestrator.lab.node import new_key_pair
 from tests.lab.faults.lan import Lan, broken, inventory, written
 
 _SSHD = "kill -HUP $(pgrep -o -x sshd)"
-"""It reads its files again, in the same process: the machine lives as long as its sshd."""
+"""Command that lets sshd read its files again, in the same process: the machine lives as long as its sshd."""
 _LISTENS = "ss -Hltn 'sport = :{port}' | grep -q ."
 
 
@@ -33,7 +33,7 @@ def cable_pulled(lan: Lan, node: str) -> Iterator[None]:
 
 @contextmanager
 def sshd_on_another_port(lan: Lan, node: str) -> Iterator[None]:
-    """Nobody listens on port 22 then: what a stopped sshd looks like from outside."""
+    """Move sshd to another port: port 22 is closed, as with a stopped sshd."""
     moved = written(lan, node, "/etc/ssh/sshd_config.d/fault.conf", "Port 2022\n")
     with _sshd_reads(lan, node, f"{_LISTENS.format(port=2022)} && ! {_LISTENS.format(port=22)}", moved):
         yield
@@ -98,7 +98,7 @@ def in_hexadecimal(address: str, *, zeros: int = 0) -> str:
 
 @contextmanager
 def same_machine_id(lan: Lan, node: str, other: str) -> Iterator[None]:
-    """As on machines that were cloned."""
+    """Give a machine the id of another, as on machines that were cloned."""
     with written(lan, node, "/etc/machine-id", lan.root(other, "cat /etc/machine-id"), mode="444"):
         yield
 

@@ -12,4 +12,4 @@ from tests.lab.faults.lan import Fault
 from tests.lab.faults.on_nodes import ON_NODES
 
 BATCHES: Mapping[str, tuple[Fault, ...]] = {**ON_NODES, **BETWEEN_NODES}
-"""By what the faults have in common."""
+"""Faults by what they have in common."""

@@ -34,15 +34,15 @@ def by_hand(scores: Scores, anomalous: NDArray[np.bool_]) -> dict[str, float]:
     for threshold in np.unique(scores):
         at_least = scores >= threshold
         precision_sum += anomalous[at_least].mean() * anomalous[scores == threshold].sum()
-    said = scores > 0.5
-    hits = float((said & anomalous).sum())
+    message = scores > 0.5
+    hits = float((message & anomalous).sum())
     return {
         "auroc": float(pairs.mean()),
         "average_precision": float(precision_sum / anomalous.sum()),
-        "accuracy": float((said == anomalous).mean()),
-        "precision": hits / max(1, said.sum()),
+        "accuracy": float((message == anomalous).mean()),
+        "precision": hits / max(1, message.sum()),
         "recall": hits / anomalous.sum(),
-        "f1": 2 * hits / (said.sum() + anomalous.sum()),
+        "f1": 2 * hits / (message.sum() + anomalous.sum()),
     }
 
 

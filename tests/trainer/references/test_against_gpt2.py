@@ -19,7 +19,7 @@ from trainer.models.gpt2 import GPT2, Computation, Sampling, generate
 
 REFERENCE = "transformers GPT2LMHeadModel"
 VOCABULARY = 1001
-"""Not a multiple of 64: the output layer is padded."""
+"""Size that is no multiple of 64: the output layer is padded."""
 TOKENS = torch.randint(VOCABULARY, (3, 49), generator=torch.Generator().manual_seed(1))
 COMPUTATIONS = {
     "whole loss": Computation(loss_chunk=0),

@@ -103,7 +103,7 @@ def loss_of(logits: Tensor) -> Tensor:
 @pytest.mark.parametrize("reference", ["written by hand", "torchvision"])
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_gradients_and_running_statistics(name: str, reference: str, agrees: Agrees) -> None:
-    """With and without checkpointing, which must not count a batch twice in the statistics."""
+    """Logits are compared with and without checkpointing, which must not count a batch twice in the statistics."""
     compute = of_hand if reference == "written by hand" else of_torchvision(pytest.importorskip("torchvision"))
     torch.manual_seed(0)
     ours, images = ResNet(SHAPES[name], 3, CLASSES).train(), torch.randn(3, 3, 64, 64)

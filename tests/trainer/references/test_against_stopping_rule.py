@@ -22,7 +22,7 @@ def best_of(values: list[float], lower: bool) -> int | None:
 
 @pytest.mark.parametrize("direction", ["min", "max"])
 def test_best_step_and_end(direction: str, agrees: Agrees) -> None:
-    """With equal values and NaN among them, resumed by JSON after each evaluation. Patience 0: no end."""
+    """Values, equal ones and NaN among them, resumed by JSON after each evaluation. Patience 0: no end."""
     chance, wrong = np.random.default_rng(0), 0
     for _ in range(HISTORIES):
         patience = int(chance.integers(0, 6))

@@ -45,7 +45,7 @@ def batches(data: Path) -> Iterator[torch.Tensor]:
 
 
 def their_model(data: Path, folder: Path) -> GPT2LMHeadModel:
-    """With the weights with which the trainer begins."""
+    """Build their model with the weights with which the trainer begins."""
     prepared = PreparedTokens.open(data)
     torch.manual_seed(SEED)
     ours = GPT2(Gpt2Shape(layers=1, heads=2, width=32, seq_len=LENGTH, vocab_size=prepared.vocab_size))
@@ -130,7 +130,7 @@ def test_resumes_with_other_numbers_of_ranks(
 
 
 def test_float16(train: Call, data_dir: Path, tmp_path: Path, agrees: Agrees, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, for which the trainer refuses float16 because it is slow there."""
+    """The test runs on a CPU, for which the trainer refuses float16 because it is slow there."""
     monkeypatch.setattr(device, "choose_dtype", lambda *_, **__: (torch.float16, "as an old GPU would"))
     ran = train(tmp_path / "run", *OPTIONS)
     assert ran.code == 0, ran.err

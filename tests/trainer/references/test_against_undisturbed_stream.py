@@ -20,7 +20,7 @@ EPOCH = FILES * IN_A_FILE
 PER_STEP = 12
 STEPS = EPOCH // PER_STEP
 RESUMED_AT = (1, 6, 11, 12, 19, 23)
-"""Of the 24 steps of two epochs."""
+"""Steps of resumes, among the 24 steps of two epochs."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def repeated_or_missing(steps: list[list[int]]) -> int:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_resume_on_as_many_ranks(ranks: int, folder: Path, agrees: Agrees) -> None:
-    """In other micro-batches than before."""
+    """The resumed ranks use other micro-batches than before."""
     undisturbed = traces(folder, ranks, 0, 2 * STEPS)
     others, wrong = 0, 0
     for begin in RESUMED_AT:

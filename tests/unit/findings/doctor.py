@@ -1,4 +1,4 @@
-"""What `orch doctor` alone looks at: a fleet for each fault, as it would be seen."""
+"""Findings of `orch doctor` alone: a fleet for each fault, as it would be seen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOST = HostFacts(
     reboot_required=False,
     throttle_events=3,
 )
-"""A server: nobody has masked its sleep, and nothing would send it there."""
+"""Server whose sleep is not masked, and which nothing would suspend."""
 INSIDE = InsideFacts(**lan.INSIDE)  # type: ignore[arg-type]  # as the program answers
 CARD = GpuFacts(
     index=0,

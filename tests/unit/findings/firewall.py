@@ -1,4 +1,4 @@
-"""What firewalls keep out, and whom they let in."""
+"""Findings about what firewalls keep out, and which addresses they let in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def untried(**changes: Any) -> list[Examined]:
 
 
 def healthy() -> Iterable[Finding]:
-    """With the firewall on, and rules for the inventory's machines alone; or off, at home."""
+    """Check nodes with the firewall on, and rules for the inventory's machines alone; or off, at home."""
     yield from found([node(name, network=facts(name, wall=TIGHT)) for name in THREE])
     yield from found([node(name) for name in THREE])
 

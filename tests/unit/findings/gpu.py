@@ -45,7 +45,7 @@ def healthy() -> Iterable[Finding]:
 
 
 def of_case(name: str) -> Iterable[Finding]:
-    """What is found on the nodes of this case file."""
+    """Find what is wrong on the nodes of this case file."""
     return fleet.asked(fleet.load(fleet.CASES / f"{name}.yaml")).findings
 
 

@@ -59,7 +59,7 @@ def way(peer: str, master: Ended = Ended.OK, others: Ended = Ended.OK) -> tuple[
 
 
 def node(name: str, **changes: Any) -> Examined:
-    """In health: it reaches the others by all ports."""
+    """Make a node in health: it reaches the others by all ports."""
     values: dict[str, Any] = {
         "spec": lan.spec(name),
         "facts": lan.facts(name, peers=THREE),

@@ -24,7 +24,7 @@ LONG_ENOUGH_S = 0.5
 
 
 def look_around(run_dir: Path, device: torch.device, loaded_per_s: float) -> HostStats:
-    """After the measurement of a step, whose peak is the training's: forward, backward, optimizer."""
+    """Measure after a step, whose peak is the training's: forward, backward, optimizer."""
     write, read = disk_rates(run_dir)
     on_gpu = device.type == "cuda"
     return HostStats(

@@ -44,12 +44,12 @@ class Own:
     step_s: float
     micro_batch: int
     around: HostStats | None = None
-    """Where somebody wants to know."""
+    """Figures of the host, where they are requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much there is to do in a step."""
+    """Amount of work in a step."""
 
     model: nn.Module
     samples_per_step: int
@@ -214,7 +214,7 @@ def _cost(rung: SyncMethod, efficiency: Mapping[Pattern, float], trial: Bucket, 
 
 
 def codec_s(rung: SyncMethod, like: Bucket, group: Group) -> float:
-    """Seconds of this rank's own work on such a bucket, with peers that answer at once."""
+    """Measure the seconds of this rank's own work on such a bucket, with peers that answer at once."""
     if rung.mean_of is None:
         return 0.0
     bucket = Bucket([nn.Parameter(torch.empty_like(parameter)) for parameter in like.parameters])

@@ -1,4 +1,4 @@
-"""How many samples one forward pass takes: on a GPU as many as fit its memory, on a CPU as many as are fastest."""
+"""Number of samples of one forward pass: on a GPU as many as fit its memory, on a CPU as many as are fastest."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ def fastest(
         raise TooLittleMemoryError(NOT_EVEN_ONE)
     best = max(speeds.values())
     chosen = min(size for size, speed in speeds.items() if speed >= NEAR_BEST * best)
-    told = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds.items())
+    figures = ", ".join(f"{size}: {speed:.3g}" for size, speed in speeds.items())
     return MicroBatchChoice(
-        size=chosen, samples_per_s=speeds, why=f"micro-batch {chosen} (samples/s by size: {told}{ended})"
+        size=chosen, samples_per_s=speeds, why=f"micro-batch {chosen} (samples/s by size: {figures}{ended})"
     )
 
 

@@ -56,7 +56,7 @@ class Bench:
             self._events.say(f"micro-batch {size}: the most that fits into this GPU's memory, of {self.cut.share}")
         else:
             sizes = [size for size in micro_batch.SIZES if size <= self.cut.share] or [self.cut.share]
-            with self._nothing_learnt():
+            with self._nothing_learned():
                 choice = micro_batch.fastest(self._try, sizes=sizes)
             self._events.say(choice.why)
             size = choice.size
@@ -81,7 +81,7 @@ class Bench:
             float(loss)
             return (time.perf_counter() - began) / done
 
-        with self._nothing_learnt():
+        with self._nothing_learned():
             # Opens files, allocates, picks kernels, compiles: once in a run.
             self._fitting(lambda: self._compute_first(next(self._loader(self.cut))))
             meet()
@@ -129,14 +129,14 @@ class Bench:
             )
             return choose_workers(trial, cpus=cpus)
 
-        with self._nothing_learnt():
+        with self._nothing_learned():
             return self._fitting(measure)
 
     def warm_up(self, sync: Sync) -> None:
         """The first passes of `sync`, with their exchange. To be called by all ranks."""
         batch = self._few() if sync.warm_up_exchanges else None
         for _ in range(sync.warm_up_exchanges):
-            with self._nothing_learnt(), uncompiled(self._workload.model):
+            with self._nothing_learned(), uncompiled(self._workload.model):
                 with sync.gradients(last=True):
                     self._compute(batch, sync.model)
                 sync.finish()
@@ -146,7 +146,7 @@ class Bench:
         other waiting."""
 
         def find() -> list[str]:
-            with self._nothing_learnt(), uncompiled(self._workload.model):
+            with self._nothing_learned(), uncompiled(self._workload.model):
                 self._compute(self._few())
                 named = self._workload.model.named_parameters()
                 return [name for name, one in named if one.requires_grad and one.grad is None]
@@ -173,7 +173,7 @@ class Bench:
         takes, and from the second trial on what the optimizer does."""
         cut = replace(self.cut, micro_batch=size)
         trained = [one for one in self._workload.model.parameters() if one.requires_grad]
-        with self._nothing_learnt():
+        with self._nothing_learned():
             batch = next(self._loader(cut))
             held = [torch.empty_like(one, dtype=torch.float32) for one in trained for _ in range(copies)]
             for _ in range(min(2, cut.micro_batches)):
@@ -221,7 +221,7 @@ class Bench:
         return MicroBatchLoader(self._workload, cut, self.cursor, workers=workers, device=self._hardware.device)
 
     @contextmanager
-    def _nothing_learnt(self) -> Iterator[None]:
+    def _nothing_learned(self) -> Iterator[None]:
         """Gradients are dropped, and what batch norm counted is put back."""
         model = self._workload.model
         buffers = Buffers(model)

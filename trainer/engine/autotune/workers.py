@@ -121,6 +121,6 @@ def _measure_with(trial: Trial, workers: int, budget_s: float, clock: Callable[[
 def _fewest_near_best(times: Mapping[int, float], share: float) -> WorkerCount:
     best = min(times.values())
     chosen = min(workers for workers, seconds in times.items() if seconds * WORTH_IT <= best)
-    told = ", ".join(f"{workers}: {seconds * 1000:.3g} ms" for workers, seconds in times.items())
+    figures = ", ".join(f"{workers}: {seconds * 1000:.3g} ms" for workers, seconds in times.items())
     why = f"{counted(chosen)}: loading takes {share:.0%} of a step (a micro-batch by workers:"
-    return WorkerCount(workers=chosen, why=f"{why} {told})", micro_batch_s=dict(times))
+    return WorkerCount(workers=chosen, why=f"{why} {figures})", micro_batch_s=dict(times))

@@ -65,11 +65,11 @@ def restore(run_dir: Path, step: int, sync: Sync, group: Group, warn: Say) -> No
     place = group.place
     found = {(rank, then): path for rank, then, path in _files(_folder(run_dir, step))}
     taken = found.get((place.rank, place.world_size))
-    kept = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
-    everyone_has_its_own = all(group.all_gather_scalar(float(kept is not None)))
-    if everyone_has_its_own and taken and kept:
+    saved = _read(taken, place.rank, place.world_size, sync, warn) if taken else None
+    everyone_has_its_own = all(group.all_gather_scalar(float(saved is not None)))
+    if everyone_has_its_own and taken and saved:
         with must_fit_in(taken):
-            sync.restore([kept], exact=True)
+            sync.restore([saved], exact=True)
         return
     then = int(max(group.all_gather_scalar(float(max((then for _, then in found), default=0)))))
     mine, paths = [], list[Path]()

@@ -1,4 +1,4 @@
-"""Where a run resumes: from which checkpoint, and how its state reaches every rank.
+"""Resume of a run: the checkpoint, and the way of its state to every rank.
 
 Only rank 0 needs the file. The others get the state as tensors: collectives that pickle objects would run
 whatever a peer sends.
@@ -37,7 +37,7 @@ class ResumePoint:
     """Position in the stream of samples."""
     source: Path | None = None
     sync: str = ""
-    """How the ranks kept one model in common until then."""
+    """Sync method until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +50,9 @@ class TrainState:
     guard: Guard
     early_stopping: EarlyStopping
     sync_state: dict[str, Any] = field(default_factory=dict)
-    """How the ranks kept one model in common (a `SyncPlan`)."""
+    """State of the sync method (a `SyncPlan`)."""
     step_sizes: list[tuple[int, int]] = field(default_factory=list)
-    """As `order.StepSizes`."""
+    """Sizes as in `order.StepSizes`."""
 
     def numbers(self) -> dict[str, Any]:
         """All but the tensors, as JSON can hold it."""
@@ -96,20 +96,20 @@ def resume(trained: TrainState, workload: Workload, options: TrainOptions, group
         except ConfigurationError as error:
             refusal = error
     # As JSON: whatever would unpickle here would run what a peer sends.
-    told = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
-    told |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
-    heard = json.loads(group.broadcast_text(json.dumps(told)))
+    own = {"refused": bool(refusal), "step": progress.step, "cursor": progress.cursor, **trained.numbers()}
+    own |= {"settings": [_settings(one) for one in trained.optimizer.param_groups], "states": _with_state(trained)}
+    received = json.loads(group.broadcast_text(json.dumps(own)))
     if refusal:
         raise refusal
-    if heard["refused"]:
+    if received["refused"]:
         raise ConfigurationError("rank 0 found no checkpoint to resume from: see its message")
-    if heard["step"] and not group.alone:
-        trained.remember(heard)
+    if received["step"] and not group.alone:
+        trained.remember(received)
         if group.place.rank:
-            _prepare_optimizer(trained, heard["settings"], heard["states"])
+            _prepare_optimizer(trained, received["settings"], received["states"])
         send_tensors(_tensors(trained), group)
-    sync = heard["manner"].get("sync", "")
-    return ResumePoint(step=heard["step"], cursor=heard["cursor"], source=progress.source, sync=sync)
+    sync = received["manner"].get("sync", "")
+    return ResumePoint(step=received["step"], cursor=received["cursor"], source=progress.source, sync=sync)
 
 
 def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | None:

@@ -32,7 +32,7 @@ def read_saved(path: Path, device: torch.device | str = "cpu", **parts: type) ->
 
 @contextmanager
 def must_fit_in(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with what was read of this file is a ConfigurationError; a disk that fails is a TrainerError.
+    """Raise ConfigurationError for any problem of what was read of this file, TrainerError for a disk that fails.
     Both name the node and the file. Only a full GPU is not its fault."""
     node = os.environ.get(environment.NODE, "")
     place = f"{node}: {path}" if node else str(path)

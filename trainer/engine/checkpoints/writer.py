@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Writer:
-    """Does what it is given one after another."""
+    """Thread that executes its calls one after another."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")  # begins with the first that is given
@@ -33,6 +33,6 @@ class Writer:
             self._going.popleft().result()
 
     def close(self, patience_s: float) -> None:
-        """At the end of a training, also of one that failed: give what is being written its time."""
+        """Wait for what is being written, at the end of a training, also of one that failed."""
         wait(self._going, patience_s)
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""On what a rank computes: device, threads, precision, compiler; and that it does so."""
+"""Hardware of a rank: device, threads, precision, compiler; and the checks of them."""

@@ -13,7 +13,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def agree(hardware: Hardware, group: Group, *, auto: bool) -> Hardware:
-    """To be called by all ranks, before an optimizer is made. `auto`: the precision is not asked for by the user.
+    """Agree on the hardware, on all ranks, before an optimizer is made. `auto`: the precision is not asked for by the
+    user.
 
     Each rank multiplies in what it is fast at. Alike on all of them are the scale of the loss, for their gradients are
     summed, and the precision of the optimizer's products, for their weights are to stay the same (docs/adr/0027).
@@ -21,12 +22,12 @@ def agree(hardware: Hardware, group: Group, *, auto: bool) -> Hardware:
     if group.alone:
         return hardware
     labels, chosen = group.all_gather_text(group.place.label), _everyones(hardware, group)
-    lacking = tuple(label for label, dtype in zip(labels, chosen, strict=True) if dtype is not torch.bfloat16)
-    if auto and lacking and not hardware.on_gpu and hardware.dtype is torch.bfloat16:
+    missing = tuple(label for label, dtype in zip(labels, chosen, strict=True) if dtype is not torch.bfloat16)
+    if auto and missing and not hardware.on_gpu and hardware.dtype is torch.bfloat16:
         hardware = replace(hardware, dtype=torch.float32)  # CPUs compute alike (docs/adr/0027)
     agreed = _everyones(hardware, group)
     everyones = tuple(zip(labels, agreed, strict=True))
-    return replace(hardware, everyones=everyones, lowered_for=lacking if agreed != chosen else ())
+    return replace(hardware, everyones=everyones, lowered_for=missing if agreed != chosen else ())
 
 
 def _everyones(hardware: Hardware, group: Group) -> list[torch.dtype]:

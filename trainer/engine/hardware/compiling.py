@@ -65,8 +65,8 @@ def compile_in_place(
     how: dict[str, Any] = {"dynamic": dynamic, "backend": backend}
     if cuda_graphs:
         how["options"] = {"triton.cudagraphs": True}
-    lacking = what_lacks(device)
-    if not lacking:
+    missing = missing_requirement(device)
+    if not missing:
         if cuda_graphs:
             model.register_forward_pre_hook(_begin_replay)
         # Torch would cut each block where one of DDP's buckets ends, and only if DDP makes the first pass.
@@ -76,7 +76,7 @@ def compile_in_place(
                 region._compiled_call_impl = torch.compile(_call_of(region), **how)
             else:
                 region.compile(**how)
-    return lacking
+    return missing
 
 
 def _begin_replay(model: nn.Module, _inputs: object) -> None:
@@ -124,7 +124,7 @@ def _ahead_of(layer: nn.Module, model: nn.Module) -> list[nn.Parameter]:
 
 
 def _is_little(weights: Sequence[nn.Parameter], model: nn.Module, size: int) -> bool:
-    """Whether computing with them takes little beside a layer of so many weights: embeddings are looked up, and
+    """Return whether computing with them takes little beside a layer of so many weights: embeddings are looked up, and
     convolutions use each of theirs many times."""
     found = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     computed = [one for one in weights if id(one) not in found]
@@ -167,7 +167,7 @@ def usual_cost_s(model: nn.Module) -> float:
     return WHOLE_S if regions(model) == [model] else BLOCKS_S
 
 
-def what_lacks(
+def missing_requirement(
     device: torch.device,
     environ: Mapping[str, str] = os.environ,
     which: Callable[[str], str | None] = shutil.which,

@@ -1,4 +1,4 @@
-"""On what this rank computes: device, threads, precision. Said in one line at the start."""
+"""Device, threads and precision of this rank, printed in one line at the start."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Hardware:
 
     @property
     def scales(self) -> bool:
-        """Whether the loss is scaled: on all ranks, if one of them computes in float16."""
+        """True if the loss is scaled: on all ranks, if one of them computes in float16."""
         return torch.float16 in self._dtypes
 
     @property
     def dtype_of_updates(self) -> torch.dtype:
-        """In which the optimizer multiplies: the same on all ranks."""
+        """Type in which the optimizer multiplies: the same on all ranks."""
         return self.dtype if len(self._dtypes) == 1 else torch.float32
 
     @property
@@ -69,7 +69,7 @@ class Hardware:
         return peak_flops(torch.cuda.get_device_properties(self.device), self.dtype, tf32=tf32)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Around a forward pass: the precision of its products."""
+        """Set the precision of the products of a forward pass."""
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)

@@ -29,7 +29,7 @@ class Proof:
         return bool(self.convolution)
 
     def __str__(self) -> str:
-        """As the start line has it: `3.12 jit:avx512_core`."""
+        """Format as the start line does: `3.12 jit:avx512_core`."""
         return f"{self.version} {self.convolution}" if self.active else ""
 
 

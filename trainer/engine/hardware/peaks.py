@@ -34,8 +34,8 @@ class Operations(NamedTuple):
     """Floating-point operations of a multiprocessor in a clock."""
 
     half: int
-    """In Tensor Cores, float16 (from 8.0 on also bfloat16) summed in float32, as torch sums; from 8.0 on half as many
-    in TF32."""
+    """Rate of Tensor Cores: float16 (from 8.0 on also bfloat16) summed in float32, as torch sums; from 8.0 on half as
+    many in TF32."""
     single: int
     """float32 outside of them."""
     names: str

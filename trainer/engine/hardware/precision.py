@@ -1,4 +1,4 @@
-"""In which precision matrices are multiplied. The weights stay float32 in any case."""
+"""Precision in which matrices are multiplied. The weights stay float32 in any case."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class GpuModel:
 
     @property
     def tensor_cores(self) -> bool:
-        """From Volta on, but for the GTX 16 series: it calls itself 7.5 like any Turing card, and has none."""
+        """True from Volta on, except for the GTX 16 series: it calls itself 7.5 like any Turing card, and has none."""
         return self.capability >= (7, 0) and "GTX 16" not in self.name
 
 
@@ -85,7 +85,8 @@ def _on_cpu(precision: str, native_bf16: bool) -> Chosen:
 
 
 def has_native_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether both the CPU and torch's oneDNN do it. oneDNN alone says yes for any AVX-512, and then emulates."""
+    """Return whether both the CPU and torch's oneDNN do it. oneDNN alone says yes for any AVX-512, and then
+    emulates."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(NATIVE_BF16 & cpu_flags(cpuinfo))
 
 

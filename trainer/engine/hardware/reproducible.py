@@ -22,7 +22,7 @@ def seed_everything(seed: int) -> None:
 
 
 def be_deterministic(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Before the first operation on a GPU: cuBLAS reads its workspace's layout once."""
+    """Set deterministic algorithms before the first operation on a GPU: cuBLAS reads its workspace's layout once."""
     environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True

@@ -59,7 +59,7 @@ def nesterov(p: Tensor, g: Tensor, moments: Sequence[Tensor], s: Tensor, _step: 
 class OptimizerKind:
     rule: Rule
     moments: tuple[str, ...]
-    """As torch's optimizer of this kind names them."""
+    """Moments as torch's optimizer of this kind names them."""
     settings: Callable[[Mapping[str, Any]], list[float]]
     """Numbers of a parameter group that `rule` reads."""
 
@@ -128,7 +128,7 @@ class Piece:
 class Part:
     first: int
     last: int
-    """Its place in the moments of the whole group."""
+    """First and last position of the part in the moments of the whole group."""
     pieces: tuple[Piece, ...]
 
     @property
@@ -220,7 +220,7 @@ class CompactOptimizer(Optimizer):
                 self._step_group(group, moments)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From its own format bit by bit; another is decoded, and encoded to the nearest."""
+        """Load its own format bit by bit; another is decoded, and encoded to the nearest."""
         theirs = state_dict["state"]
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._moments = []
@@ -323,7 +323,7 @@ def _update(
 
 
 class _Workspace:
-    """Weights and gradients of a part, one after another as its moments are."""
+    """Weights and gradients of a part, in the order of its moments."""
 
     def __init__(self, moments: GroupMoments, device: torch.device) -> None:
         size = max(part.last - part.first for part in moments.parts)
@@ -349,7 +349,7 @@ class _Workspace:
 
 
 def _own_memory(piece: Piece, count: int) -> tuple[Tensor, Tensor] | None:
-    """Weights and gradients of a part that is nothing but this piece, without a copy."""
+    """Return weights and gradients without a copy, if the part consists of this piece alone."""
     weights, gradient = piece.parameter.detach(), piece.parameter.grad
     plain = gradient is not None and weights.is_contiguous() and gradient.is_contiguous()
     if not plain or gradient is None or piece.end - piece.start != count or weights.dtype is not torch.float32:

@@ -72,14 +72,16 @@ class MomentFormat:
         if self.name == "bf16":
             bits = values.view(-1, BLOCK).view(torch.int32) + (chance >> 16).int()
             return (bits & -0x10000).view(torch.float32).view(values.shape).bfloat16(), None
-        kept = MANTISSA[squares]
+        mantissa = MANTISSA[squares]
         bits = (values.sqrt() if squares else values).view(-1, BLOCK).view(torch.int32)
         magnitudes = bits & 0x7FFFFFFF
-        step = 1 << (23 - kept)
+        step = 1 << (23 - mantissa)
         # One more where the largest is beyond the last code below the next power of two: it may be rounded up to that.
         top = ((magnitudes.amax(1, keepdim=True) + (step - 1)) >> 23).clamp_min(LEAST[squares])
-        levels = ((magnitudes + (chance >> (9 + kept)).int()) >> (23 - kept)) - ((top - (OCTAVES - 1)) << kept)
-        levels = levels.clamp(0, (OCTAVES << kept) - 1)
+        levels = ((magnitudes + (chance >> (9 + mantissa)).int()) >> (23 - mantissa)) - (
+            (top - (OCTAVES - 1)) << mantissa
+        )
+        levels = levels.clamp(0, (OCTAVES << mantissa) - 1)
         # Roots up, not to zero: what is divided by them must not become large.
         levels = torch.maximum(levels, magnitudes.clamp_max(1)) if squares else levels | ((bits >> 31) & 128)
         return levels.to(torch.uint8).view(values.shape), top.to(torch.uint8).view(-1)
@@ -92,9 +94,15 @@ def _table(device: torch.device, *, squares: bool) -> Tensor:
     """Values of the 256 codes in a block whose exponent is that of 1."""
     key = (squares, str(device))
     if key not in _TABLES:
-        kept = MANTISSA[squares]
-        levels = range(1, OCTAVES << kept)
-        found = [0.0, *(math.ldexp((1 << kept) + n % (1 << kept), (n >> kept) - OCTAVES + 1 - kept) for n in levels)]
+        mantissa = MANTISSA[squares]
+        levels = range(1, OCTAVES << mantissa)
+        found = [
+            0.0,
+            *(
+                math.ldexp((1 << mantissa) + n % (1 << mantissa), (n >> mantissa) - OCTAVES + 1 - mantissa)
+                for n in levels
+            ),
+        ]
         _TABLES[key] = to_device(found if squares else [*found, *(-value for value in found)], device)
     return _TABLES[key]
 

@@ -71,34 +71,34 @@ class Muon(torch.optim.Muon):
             if mean.shape != parameter.shape:
                 raise ValueError(f"momentum of {tuple(mean.shape)}, and the parameter has {tuple(parameter.shape)}")
             step = torch.as_tensor(entry.get("step", 0.0)).to(parameter.device)
-            self.state[parameter] = self._kept(mean.to(parameter.device), step, torch.full((BLOCK,), 1 << 31))
+            self.state[parameter] = self._encoded(mean.to(parameter.device), step, torch.full((BLOCK,), 1 << 31))
 
     def _with_momentum(self, parameter: Tensor, group: dict[str, Any], void: Tensor | None) -> Tensor:
         gradient = parameter.grad
         assert gradient is not None  # noqa: S101  # asked for where there is one
         exact = self.how.name == "fp32"
         zero = torch.zeros((), device=parameter.device)
-        before = self.state[parameter] or self._kept(torch.zeros_like(parameter), zero, None)
+        before = self.state[parameter] or self._encoded(torch.zeros_like(parameter), zero, None)
         mean: Tensor = (before if exact else as_float32(before))["momentum_buffer"]
         step = before.get("step", zero) + 1
         if void is None:
-            kept = self._kept(mean.lerp_(gradient, 1 - group["momentum"]), step, None)
+            encoded = self._encoded(mean.lerp_(gradient, 1 - group["momentum"]), step, None)
         else:
             mean.copy_(torch.where(void, mean, mean.lerp(gradient, 1 - group["momentum"])))
-            kept = self._kept(mean, step, None)
+            encoded = self._encoded(mean, step, None)
             if not exact:  # to encode what was decoded would round it again
-                kept = {name: torch.where(void, before[name], new) for name, new in kept.items()}
-        self.state[parameter] = kept
+                encoded = {name: torch.where(void, before[name], new) for name, new in encoded.items()}
+        self.state[parameter] = encoded
         return gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean
 
-    def _kept(self, mean: Tensor, step: Tensor, chance: Tensor | None) -> dict[str, Tensor]:
+    def _encoded(self, mean: Tensor, step: Tensor, chance: Tensor | None) -> dict[str, Tensor]:
         """State of a parameter. `chance`: how its momentum is rounded; None: as `rounding` says at this step."""
         if self.how.name == "fp32":
             return {"momentum_buffer": mean}
         drawn = rounding(step)[0] if chance is None else chance.to(mean.device)
         codes, exponents = self.how.encode(in_blocks(mean), drawn, squares=False)
-        kept = {"step": step, "momentum_buffer": codes[: mean.numel()].view(mean.shape)}
-        return kept if exponents is None else {**kept, "momentum_buffer" + EXPONENTS: exponents}
+        encoded = {"step": step, "momentum_buffer": codes[: mean.numel()].view(mean.shape)}
+        return encoded if exponents is None else {**encoded, "momentum_buffer" + EXPONENTS: exponents}
 
 
 def _move(matrix: Tensor, direction: Tensor, group: Mapping[str, Any], void: Tensor | None) -> None:

@@ -61,7 +61,7 @@ def _compact(hidden: Groups, others: Groups, options: TrainOptions, dtype: torch
     how = FORMATS[options.optimizer_state]
     device = next(chain.from_iterable(group["params"] for group in hidden + others)).device
     worth_it = options.compile is True if device.type == "cpu" else options.compile is not False
-    compiled = worth_it and not options.deterministic and not compiling.what_lacks(device)
+    compiled = worth_it and not options.deterministic and not compiling.missing_requirement(device)
     if options.optimizer == "sgd":
         defaults: dict[str, Any] = {"lr": options.lr, "momentum": MOMENTUM}
         return CompactOptimizer(others, SGD_NESTEROV, defaults, how, compiled=compiled)
@@ -166,14 +166,15 @@ class LossScaler(torch.amp.GradScaler):
         return self._scale if self.is_enabled() else None
 
     def overflowed(self, optimizer: Optimizer) -> None:
-        """After `unscale_`: skip this update and lower the scale, whatever this rank has found in its own gradients."""
+        """Skip, after `unscale_`, this update and lower the scale, whatever this rank has found in its own
+        gradients."""
         if self.is_enabled():
             for found in self._found_inf_per_device(optimizer).values():
                 found.fill_(1.0)
 
     def step_unless(self, void: Tensor, optimizer: Optimizer) -> None:
-        """As `step`, but the device skips the update where `void` is true: one value on it, which this does not wait
-        for. For an optimizer that `skips_on_device`."""
+        """Step as `step` does, but the device skips the update where `void` is true: one value on it, which this does
+        not wait for. For an optimizer that `skips_on_device`."""
         if self.is_enabled():
             for found in self._found_inf_per_device(optimizer).values():
                 found.masked_fill_(void, 1.0)
@@ -185,7 +186,7 @@ class LossScaler(torch.amp.GradScaler):
 
 
 def skips_on_device(optimizer: Optimizer) -> bool:
-    """Whether it takes a flag on the device that says to skip the update: torch's fused ones and Muon do."""
+    """Return whether it takes a flag on the device that says to skip the update: torch's fused ones and Muon do."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
@@ -202,7 +203,7 @@ def fill_momentum(optimizer: Optimizer) -> None:
 
 @contextmanager
 def standing_still(model: nn.Module, optimizer: Optimizer) -> Iterator[Callable[[], None]]:
-    """Within, the function it gives clips and steps: rate 0 and gradients of zero move no weight. What the optimizer
+    """Yield the function that clips and steps: rate 0 and gradients of zero move no weight. What the optimizer
     began to remember is forgotten at the end: for an optimizer that has not taken or loaded a step."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:

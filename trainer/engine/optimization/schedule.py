@@ -9,7 +9,8 @@ from trainer.config import Every, TrainOptions
 
 
 def learning_rate(step: int, total: int, options: TrainOptions) -> float:
-    """For optimizer step `step` of `total` (the first is 1): up to --lr at step --warmup-steps, then the schedule.
+    """Return the rate of optimizer step `step` of `total` (the first is 1): up to --lr at step --warmup-steps, then
+    the schedule.
 
     `linear` and `cosine` fall as in torch and transformers: the step after the warmup has --lr, and --min-lr would be
     that of the step after the last one, which with 0 would train nothing.
@@ -43,8 +44,8 @@ def _half_cosine(start: float, end: float, progress: float) -> float:
 
 
 def due(every: Every, step: int, cursor: int, per_step: int, samples: int) -> bool:
-    """Whether it is time after `step`, which ended at position `cursor` of the stream: every so many steps (0: never),
-    or where an epoch has ended."""
+    """Return whether it is time after `step`, which ended at position `cursor` of the stream: every so many steps (0:
+    never), or where an epoch has ended."""
     if every == "epoch":
         return cursor // samples > (cursor - per_step) // samples
     return every > 0 and step % every == 0

@@ -21,7 +21,7 @@ LARGE_BYTES = 20 << 20
 
 
 class StepProfiler:
-    """Around the training loop. `part` marks what a step consists of, `step` its end; without `active` they do
+    """Profiler around the training loop. `part` marks what a step consists of, `step` its end; without `active` they do
     nothing. `folder` gets `trace.json` (or `trace.json.gz`) and `summary.md`."""
 
     def __init__(self, folder: Path, steps: int, device: torch.device, active: bool) -> None:
@@ -34,7 +34,7 @@ class StepProfiler:
         self._recording = False
         self._active = active and steps > 0
         self.ended_early = False
-        """Whether the run was over before all steps were recorded: `outcome` is news then."""
+        """True if the run was over before all steps were recorded: `outcome` is news then."""
         self.summary: Path | None = None
         """The page, once it is written."""
 
@@ -54,7 +54,7 @@ class StepProfiler:
 
     @property
     def outcome(self) -> str:
-        """For people."""
+        """Text for people."""
         if self.summary:
             return f"profile: {self.summary}"
         return f"profile: nothing was recorded, as the first {SKIPPED} steps are skipped and the run ended too early"

@@ -16,7 +16,7 @@ TOP = 15
 class Operator:
     name: str
     ms: float
-    """In one step."""
+    """Milliseconds in one step."""
     calls: int
 
 
@@ -28,9 +28,9 @@ class Page:
     parts: Mapping[str, float]
     """Milliseconds of a step, by the names that the loop gives its parts."""
     operators: Sequence[Operator]
-    """All of them, the longest first."""
+    """All operators, those with the longest time first."""
     memory_mib: float
-    """The most that was held at once."""
+    """Peak of allocated memory."""
     busy: float | None
     """Share of the time in which the GPU computed; None on a CPU."""
     trace: str
@@ -74,29 +74,29 @@ def render(page: Page) -> str:
 
 def advice(page: Page) -> list[str]:
     """The one or two sentences that this page comes down to."""
-    said = []
+    lines = []
     if _share(page, "data") > 0.2:
-        said.append(
+        lines.append(
             f"{_share(page, 'data'):.0%} of a step is waiting for data: try more --num-workers, or prepare the data"
             " further in advance."
         )
     if _share(page, "reduce") > 0.2:
-        said.append(
+        lines.append(
             f"{_share(page, 'reduce'):.0%} of a step is spent among the ranks: try a larger --grad-accum, a faster"
             " network, or ranks of equal speed."
         )
     if _share(page, "optimizer") > 0.2:
-        said.append(
+        lines.append(
             f"The optimizer takes {_share(page, 'optimizer'):.0%} of a step: a larger --batch-size or --grad-accum"
             " needs it less often."
         )
     if page.busy is not None and page.busy < 0.8 and _share(page, "data") <= 0.2:
-        said.append(
+        lines.append(
             f"The GPU is idle for {1 - page.busy:.0%} of the time although data is there: it is handed too little at"
             " once. Try a larger --micro-batch-size, or --compile."
         )
-    if said:
-        return [" ".join(said[:2])]
+    if lines:
+        return [" ".join(lines[:2])]
     longest = max(page.parts, key=lambda name: page.parts[name], default="")
     if not longest:
         return ["No part of the steps was marked."]

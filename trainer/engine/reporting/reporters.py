@@ -20,7 +20,7 @@ OPTION = "--reporter"
 MOST_WAITING = 1000
 """Calls that a reporter may be behind: later ones are left out."""
 PATIENCE_S = 30.0
-"""For a reporter that still sends when the training ends."""
+"""Seconds for a reporter that still sends when the training ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

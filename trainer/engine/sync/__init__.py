@@ -1,1 +1,1 @@
-"""How the ranks keep one model in common, from plain DDP to a word every hundred steps: one module for each way."""
+"""Sync methods, from plain DDP to an exchange every hundred steps: one module for each."""

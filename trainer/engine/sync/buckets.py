@@ -10,7 +10,7 @@ from torch import Tensor, nn
 LARGEST = 1 << 22
 """Values in a bucket: 16 MiB of gradients."""
 SMALLEST = 1 << 16
-"""Below, what is said around a message is more than the message."""
+"""Size below which what surrounds a message is more than the message."""
 ENOUGH = 8
 """Buckets that a small model is cut into: those of the last layers travel while the first ones are computed."""
 
@@ -72,7 +72,7 @@ def cut(parameters: Iterable[nn.Parameter], largest: int) -> list[Bucket]:
 
 
 def by_backward(parameters: Iterable[nn.Parameter]) -> list[Bucket]:
-    """As many buckets as let the exchange begin while the backward pass continues."""
+    """Make as many buckets as let the exchange begin while the backward pass continues."""
     chosen = list(parameters)
     count = sum(parameter.numel() for parameter in chosen if parameter.requires_grad)
     return cut(chosen, min(LARGEST, max(SMALLEST, -(-count // ENOUGH))))
@@ -93,6 +93,6 @@ def before_the_last(
 
 
 def fragments(parameters: Iterable[nn.Parameter], number: int) -> list[Bucket]:
-    """About `number` buckets of about the same size."""
+    """Make about `number` buckets of about the same size."""
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     return cut(chosen, -(-sum(parameter.numel() for parameter in chosen) // number))

@@ -154,37 +154,37 @@ class SparseCodec:
     name = "topk"
     _block = 256
 
-    def __init__(self, density: float, kept: Codec | None = None) -> None:
-        """`density`: the share of values that is sent, 1/256 at least; `kept`: how these are encoded."""
+    def __init__(self, density: float, chosen: Codec | None = None) -> None:
+        """`density`: the share of values that is sent, 1/256 at least; `chosen`: how these are encoded."""
         if not 0 < density <= 1:
             raise ValueError(f"density {density:g}: expected more than 0 and at most 1")
         self._each = max(1, round(density * self._block))
-        self._kept = kept or BlockCodec(4)
+        self._values = chosen or BlockCodec(4)
 
     def payload_bytes(self, count: int) -> int:
         sent = -(-count // self._block) * self._each
-        return sent + self._kept.payload_bytes(sent)
+        return sent + self._values.payload_bytes(sent)
 
     def encode(self, values: Tensor) -> Tensor:
         blocks = -(-values.numel() // self._block)
         places = torch.empty(blocks, self._each, dtype=torch.uint8, device=values.device)
-        kept = torch.empty(blocks, self._each, device=values.device)
+        chosen = torch.empty(blocks, self._each, device=values.device)
         for here in _chunks(values):
             part = values[here]
             rows = F.pad(part, (0, -part.numel() % self._block)).view(-1, self._block)
             where = rows.abs().topk(self._each, dim=1, sorted=False).indices
             first = here.start // self._block
             places[first : first + len(rows)] = where
-            kept[first : first + len(rows)] = rows.gather(1, where)
-        return torch.cat((places.flatten(), self._kept.encode(kept.flatten())))
+            chosen[first : first + len(rows)] = rows.gather(1, where)
+        return torch.cat((places.flatten(), self._values.encode(chosen.flatten())))
 
     def decode(self, payload: Tensor, count: int) -> Tensor:
         blocks = -(-count // self._block)
         sent = blocks * self._each
         places = payload[:sent].view(blocks, self._each).long()
-        kept = self._kept.decode(payload[sent:], sent).view(blocks, self._each)
+        chosen = self._values.decode(payload[sent:], sent).view(blocks, self._each)
         values = torch.zeros(blocks, self._block, device=payload.device)
-        return values.scatter_(1, places, kept).flatten()[:count]
+        return values.scatter_(1, places, chosen).flatten()[:count]
 
 
 def _chunks(values: Tensor) -> Iterator[slice]:
@@ -222,7 +222,7 @@ def _unpack(packed: Tensor, bits: int) -> Tensor:
 
 
 def _aligned(payload: Tensor, dtype: torch.dtype) -> Tensor:
-    """As numbers; a copy where the bytes begin at an odd address."""
+    """View bytes as numbers; a copy where they begin at an odd address."""
     if payload.storage_offset() % dtype.itemsize:
         payload = payload.clone()
     return payload.view(dtype)

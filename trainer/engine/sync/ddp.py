@@ -82,7 +82,7 @@ class Ddp(Sync):
 
     def _begin(self, *, again: bool, means: Sequence[Tensor] = ()) -> None:
         self._again = again
-        """Whether this rank computes the step again, all by itself at first."""
+        """True if this rank computes the step again, all by itself at first."""
         self._means = means
         """Means of the buckets that were sent before."""
         self._sends = self._idle = self._all_sent = False
@@ -101,7 +101,7 @@ class Ddp(Sync):
         return hook
 
     def _reach(self, parameters: Sequence[nn.Parameter]) -> None:
-        """As a backward pass that adds nothing to their gradients."""
+        """Reach the weights as a backward pass that adds nothing to their gradients."""
         torch.autograd.backward(parameters, [one.new_zeros(()).expand_as(one) for one in parameters])
 
     def _send(self, bucket: Any) -> Future[Tensor]:

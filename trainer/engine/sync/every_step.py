@@ -28,16 +28,16 @@ class Mean(Protocol):
 
     @property
     def collectives(self) -> int:
-        """That each mean takes, one after another: the same number on all ranks."""
+        """Number of collectives that each mean takes, one after another: the same on all ranks."""
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps anything."""
+        """True if it keeps anything."""
 
     def mean(self, flat: Tensor) -> None: ...
     def state(self) -> State: ...
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None: ...
-    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None: ...
+    def owed(self, saved: Sequence[RankState], count: int) -> Tensor:
         """(count,), float32 on the CPU: what the next mean of the whole bucket would have had of what was kept."""
 
 
@@ -68,7 +68,7 @@ class EveryStep(Sync):
         self._sent: list[Sent] = []
         self._lock = Lock()
         self._again = False
-        """Whether this rank computes the step again: what arrives is not written into its gradients at once."""
+        """True if this rank computes the step again: what arrives is not written into its gradients at once."""
         self._read: list[Event] = []
         """Event of each bucket that is sent: its gradients are no longer needed."""
         self._written: list[int] = []
@@ -123,9 +123,9 @@ class EveryStep(Sync):
         named = ((number, mean.state().items()) for number, mean in enumerate(self._means))
         return {f"{number}.{name}": tensor for number, items in named for name, tensor in items}
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
         for number, mean in enumerate(self._means):
-            mean.restore([part_of(one, f"{number}.") for one in kept], exact=exact)
+            mean.restore([part_of(one, f"{number}.") for one in saved], exact=exact)
 
     def _arrived(self, number: int) -> Callable[[Tensor], None]:
         def hook(_parameter: Tensor) -> None:
@@ -171,7 +171,7 @@ class EveryStep(Sync):
         return self._turns.take(number)
 
 
-def part_of(kept: RankState, prefix: str) -> RankState:
+def part_of(saved: RankState, prefix: str) -> RankState:
     """State that was kept under names with this prefix, which is removed."""
-    state = {name.removeprefix(prefix): tensor for name, tensor in kept.state.items() if name.startswith(prefix)}
-    return RankState(rank=kept.rank, world_size=kept.world_size, state=state)
+    state = {name.removeprefix(prefix): tensor for name, tensor in saved.state.items() if name.startswith(prefix)}
+    return RankState(rank=saved.rank, world_size=saved.world_size, state=state)

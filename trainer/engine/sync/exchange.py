@@ -25,7 +25,7 @@ MANY = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Codecs:
-    """How a vector travels to those who average it, and how the mean comes back."""
+    """Codecs of a vector on its way to the ranks that average it, and of the mean on its way back."""
 
     there: Codec
     back: Codec
@@ -36,12 +36,12 @@ class Codecs:
 
     @property
     def bytes_per_value(self) -> float:
-        """On average over both ways."""
+        """Bytes per value on average over both ways."""
         return (self.there.payload_bytes(MANY) + self.back.payload_bytes(MANY)) / 2 / MANY
 
 
 class Exchange:
-    """For vectors of `count` values, always the same ones."""
+    """Exchange of vectors of `count` values, always the same ones."""
 
     collectives = 2
 
@@ -57,7 +57,7 @@ class Exchange:
         self._ungiven = torch.zeros(self._part, device=device)
 
     def mean(self, flat: Tensor) -> None:
-        """Into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
+        """Put into `flat` (count,), float32, the mean over all ranks: the same bits on each of them."""
         codecs, unsent, own = self._codecs, self._unsent, self._rank
         if not self.keeps:
             unsent.zero_()
@@ -96,20 +96,20 @@ class Exchange:
             return {}
         return {"unsent": self._unsent.view(-1)[: self._count].cpu(), "ungiven": self._ungiven.cpu()}
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
         """Exactly where it was, or so that the next mean brings what had been left over by however many ranks."""
         if not self.keeps:
             return
-        if exact and "shard" not in kept[0].state:
-            whole = kept[0].state["unsent"]
-            self._ungiven.copy_(kept[0].state["ungiven"])
+        if exact and "shard" not in saved[0].state:
+            whole = saved[0].state["unsent"]
+            self._ungiven.copy_(saved[0].state["ungiven"])
         else:
-            whole = self.owed(kept, self._count) * self._ranks
+            whole = self.owed(saved, self._count) * self._ranks
         self._unsent.view(-1)[: self._count] = whole.to(self._unsent.device)
 
-    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
-        whole = late(kept, count)
-        for one in kept:
+    def owed(self, saved: Sequence[RankState], count: int) -> Tensor:
+        whole = late(saved, count)
+        for one in saved:
             if "unsent" not in one.state:
                 continue
             # In a mean what each of n had still to send weighs 1/n.
@@ -122,11 +122,11 @@ class Exchange:
         return whole
 
 
-def late(kept: Sequence[RankState], count: int) -> Tensor:
+def late(saved: Sequence[RankState], count: int) -> Tensor:
     """(count,): what the next mean would have had of what was still to be added to it after an earlier change of
     ranks."""
     whole = torch.zeros(count)
-    for one in kept:
+    for one in saved:
         if "late" in one.state:
             whole += one.state["late"] / one.world_size
     return whole

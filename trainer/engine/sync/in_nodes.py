@@ -30,7 +30,7 @@ def by_node(nodes: Sequence[int]) -> list[list[int]]:
 
 
 def in_two_levels(nodes: Sequence[int]) -> bool:
-    """Whether there are several nodes, and several ranks on one of them."""
+    """Return whether there are several nodes, and several ranks on one of them."""
     return 1 < len(set(nodes)) < len(nodes)
 
 
@@ -114,19 +114,21 @@ class InNodes:
             state["late"] = self._late.cpu()
         return state
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
         """Exactly where it was; or, from other ranks or nodes, so that the next mean brings what had been left over."""
         if not self.keeps:
             return
-        if exact and "shard" in kept[0].state and torch.equal(kept[0].state["shard"], self._place):
-            state = kept[0].state
+        if exact and "shard" in saved[0].state and torch.equal(saved[0].state["shard"], self._place):
+            state = saved[0].state
             self._late = state["late"].to(self._device) if "late" in state else None
             if self._owns:
                 own = {name: tensor for name, tensor in state.items() if name not in ("shard", "late")}
-                self._mean.restore([RankState(rank=kept[0].rank, world_size=kept[0].world_size, state=own)], exact=True)
+                self._mean.restore(
+                    [RankState(rank=saved[0].rank, world_size=saved[0].world_size, state=own)], exact=True
+                )
             return
-        owed = self.owed(kept, self._count) * self._ranks
+        owed = self.owed(saved, self._count) * self._ranks
         self._late = owed.to(self._device) if owed.any() else None
 
-    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
-        return self._mean.owed(kept, count)
+    def owed(self, saved: Sequence[RankState], count: int) -> Tensor:
+        return self._mean.owed(saved, count)

@@ -118,14 +118,14 @@ class LocalSteps(Sync):
             state |= {f"{number}.{name}": tensor for name, tensor in fragment.state().items()}
         return state | self._moments()
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
         if self.averages:
-            self._warm.restore([part_of(one, "warm.") for one in kept], exact=exact)
+            self._warm.restore([part_of(one, "warm.") for one in saved], exact=exact)
         for number, fragment in enumerate(self._fragments):
-            fragment.restore([part_of(one, f"{number}.") for one in kept], exact=exact)
+            fragment.restore([part_of(one, f"{number}.") for one in saved], exact=exact)
         if exact:
             for name, tensor in self._moments().items():
-                tensor.copy_(kept[0].state[name])
+                tensor.copy_(saved[0].state[name])
 
     def agree(self) -> None:
         for fragment in self._fragments:
@@ -148,7 +148,7 @@ class _OnTheWay:
     weights: Tensor
     """Weights of this rank, when they were sent."""
     moved: Tensor
-    """From this rank's weights back to the common ones; once arrived, the mean of all ranks'."""
+    """Difference from this rank's weights back to the common ones; once received, the mean of all ranks'."""
     sent: Sent | None
 
 
@@ -206,10 +206,10 @@ class _Fragment:
         state["exchanged_at"] = torch.tensor(self.exchanged_at)
         return state
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
-        self._mean.restore(kept, exact=exact)
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
+        self._mean.restore(saved, exact=exact)
         self.common.copy_(self.bucket.weights())  # what a checkpoint holds are the common weights
-        for one in kept[:1]:
+        for one in saved[:1]:
             state = {name: tensor.to(self.common.device) for name, tensor in one.state.items()}
             self.momentum.copy_(state["momentum"])
             self.exchanged_at = int(state["exchanged_at"])

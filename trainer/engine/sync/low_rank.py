@@ -86,10 +86,10 @@ class LowRank:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a bucket of the same gradients and the same rank. ValueError: it is of others."""
-        for name, kept in (("residuals", self._residuals), ("q", self._q)):
-            if [each.shape for each in state[name]] != [each.shape for each in kept]:
+        for name, tensors in (("residuals", self._residuals), ("q", self._q)):
+            if [each.shape for each in state[name]] != [each.shape for each in tensors]:
                 raise ValueError(f"PowerSGD's {name} are of other shapes than this bucket's gradients at this rank")
-            for old, new in zip(kept, state[name], strict=True):
+            for old, new in zip(tensors, state[name], strict=True):
                 old.copy_(new)
 
     def _average_p(self, matrices: list[Tensor], whole: list[Tensor], all_reduce: AllReduce) -> list[Tensor]:
@@ -127,7 +127,7 @@ def orthonormal(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _averaged(tensors: list[Tensor], all_reduce: AllReduce) -> list[Tensor]:
-    """In one collective."""
+    """Average in one collective."""
     if not tensors:
         return []
     together = torch.cat([tensor.flatten() for tensor in tensors])

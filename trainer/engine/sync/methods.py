@@ -51,7 +51,7 @@ class SyncMethod:
     """Collectives of one exchange, one after another: every bucket goes to the rank that averages it and comes back."""
     pattern: Pattern
     whole: bool = False
-    """Whether one rank exchanges for its node, because the method cannot work on a part of a bucket."""
+    """True if one rank exchanges for its node, because the method cannot work on a part of a bucket."""
 
     @property
     def proven(self) -> bool:

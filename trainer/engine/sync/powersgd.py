@@ -35,29 +35,29 @@ class Factors:
         self._low_rank.reduce(gradients, self._averaged)
 
     def state(self) -> State:
-        kept = self._low_rank.state_dict()
-        return {f"{name}.{at}": each.cpu() for name in ("residuals", "q") for at, each in enumerate(kept[name])}
+        saved = self._low_rank.state_dict()
+        return {f"{name}.{at}": each.cpu() for name in ("residuals", "q") for at, each in enumerate(saved[name])}
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:
-        """From another number of ranks only what was not yet sent: the Q's, which are but a good guess to start from,
-        begin at their first values, alike on all ranks."""
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:
+        """Restore from another number of ranks only what was not yet sent: the Q's, which are but a good guess to
+        start from, begin at their first values, alike on all ranks."""
         now = self._low_rank.state_dict()
         q = now["q"]
-        if exact and "shard" not in kept[0].state:
-            state = kept[0].state
+        if exact and "shard" not in saved[0].state:
+            state = saved[0].state
             residuals = [state[f"residuals.{at}"] for at in range(len(q))]
             q = [state[f"q.{at}"] for at in range(len(q))]
         else:
-            owed = self.owed(kept, sum(shape.numel() for shape in self._shapes)) * self._group.place.world_size
+            owed = self.owed(saved, sum(shape.numel() for shape in self._shapes)) * self._group.place.world_size
             pieces = torch.split(owed, [shape.numel() for shape in self._shapes])
             matrices = [pieces[at] for at in self._low_rank.matrices]
             residuals = [piece.view_as(each) for piece, each in zip(matrices, now["residuals"], strict=True)]
         self._low_rank.load_state_dict({"residuals": residuals, "q": q})
 
-    def owed(self, kept: Sequence[RankState], count: int) -> Tensor:
-        whole = late(kept, count)
+    def owed(self, saved: Sequence[RankState], count: int) -> Tensor:
+        whole = late(saved, count)
         pieces = torch.split(whole, [shape.numel() for shape in self._shapes])
-        for one in kept:
+        for one in saved:
             _, ranks, _, _ = one.participant
             for number, at in enumerate(self._low_rank.matrices):
                 if f"residuals.{number}" in one.state:

@@ -46,12 +46,12 @@ class Sync(ABC):
 
     @property
     def averages(self) -> bool:
-        """Whether the next step is by the mean gradient of all ranks; else by each rank's own."""
+        """True if the next step is by the mean gradient of all ranks; else by each rank's own."""
         return True
 
     @abstractmethod
     def gradients(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around each micro-batch's passes; the gradients of a step may go out in the last one's backward."""
+        """Enter around each micro-batch's passes; the gradients of a step may go out in the last one's backward."""
 
     def interrupted(self) -> None:
         """A pass of this step has failed on this rank, and the step is computed again here. What has gone out stays as
@@ -63,11 +63,11 @@ class Sync(ABC):
         return
 
     def finish(self) -> None:
-        """After the last micro-batch. Where this way averages, every gradient is now the mean."""
+        """Finish a step after the last micro-batch. Where this method averages, every gradient is then the mean."""
         return
 
     def stepped(self, step: int) -> None:  # noqa: ARG002  # most ways do nothing then
-        """After the optimizer has taken `step`."""
+        """Note that the optimizer has taken `step`."""
         return
 
     def shared(self) -> Sequence[Tensor]:
@@ -79,14 +79,14 @@ class Sync(ABC):
         return False
 
     def use_averaged(self) -> AbstractContextManager[None]:
-        """Within, the model has the weights that all ranks share: what is judged and saved."""
+        """Give the model, within the block, the weights that all ranks share: what is judged and saved."""
         return nullcontext()
 
     def state(self) -> State:
         """State of this rank alone that a checkpoint must keep: errors not yet sent, its own weights and moments."""
         return {}
 
-    def restore(self, kept: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
+    def restore(self, saved: Sequence[RankState], *, exact: bool) -> None:  # noqa: ARG002  # some ways keep nothing
         """Continue from kept state. `exact`: every rank has its own; otherwise this one has its part of all ranks', and
         `agree` follows. Without collectives: an error is that of the files."""
         return

@@ -23,7 +23,7 @@ class Sent:
 
 
 class Stream:
-    """Does one thing after another."""
+    """Queue that does one thing after another."""
 
     def __init__(self, device: torch.device) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
@@ -34,7 +34,7 @@ class Stream:
         self._thread.shutdown()
 
     def submit(self, work: Callable[[], None]) -> Sent:
-        """On a GPU it begins when what is queued there so far is computed."""
+        """Submit work; on a GPU it begins when what is queued there so far is computed."""
         ready = torch.cuda.current_stream(self._cuda.device).record_event() if self._cuda else None
         return Sent(future=self._thread.submit(self._run, work, ready))
 

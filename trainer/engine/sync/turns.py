@@ -37,14 +37,14 @@ class Turns:
             self._passed.notify_all()
 
     def fail(self, failure: BaseException) -> None:
-        """Whoever waits for a turn fails alike: it would never come."""
+        """Fail all threads that wait for a turn: it would never come."""
         with self._passed:
             self._failure = self._failure or failure
             self._passed.notify_all()
 
 
 def in_order(collectives: Sequence[int], threads: int) -> list[int]:
-    """Which bucket's collective comes next, from the first to the last.
+    """Order the collectives of the buckets, from the first to the last.
 
     A thread takes every `threads`-th bucket: the collectives of one must all come before its next one's.
     """
