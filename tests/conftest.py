@@ -1,5 +1,4 @@
-"""Fixtures and output of all tests: the figures that a run measured are printed at its end, and tests are counted by
-cost."""
+"""Fixtures and output of all tests: the figures of a run are printed at its end, and tests are counted by cost."""
 
 from __future__ import annotations
 

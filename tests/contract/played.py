@@ -29,8 +29,7 @@ def play(argv: Sequence[str], stdin: bytes, timeout_s: float) -> Answer:
 
 
 class PlayedEngine(FakeEngine):
-    """A fake whose containers run their command when they are started; one that sleeps continues until it is
-    stopped."""
+    """A fake whose containers run their command when they are started; one that sleeps runs until stopped."""
 
     def __init__(self, node: str) -> None:
         super().__init__(node, programs=lambda spec: play(spec.command, b"", 60))

@@ -1,5 +1,4 @@
-"""Contract of both sides: the trainer reads what the plan writes, the orchestrator understands what the trainer
-prints."""
+"""Contract of both sides: the trainer reads the plan's words, the orchestrator understands the trainer's output."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Behavior of processes alone: a process outlives its launcher, all it started dies with it, its paths are the
-machine's."""
+"""Behavior of processes: one outlives its launcher, all it started dies with it, its paths are the machine's."""
 
 from __future__ import annotations
 

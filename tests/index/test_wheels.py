@@ -85,8 +85,7 @@ def in_folder(package: str, version: str, architecture: str) -> bool:
 
 
 def resolve(variant: Variant, architecture: str, *requirements: str, where: Path) -> list[dict[str, Any]]:
-    """Resolve what pip would install for Python 3.11 on Linux of this architecture. Skips if an index cannot be
-    asked."""
+    """Resolve what pip would install for Python 3.11 on this architecture. Skips if an index cannot be asked."""
     index = variant.index
     if index and in_folder("torch", f"{TORCH}{variant.local}", architecture):
         index = ""

@@ -266,20 +266,18 @@ def shuffled(chaos: Chaos, seconds: float) -> Iterator[str]:
 
 def as_undisturbed(chaos: Chaos) -> str:
     """Compare all losses with those of an undisturbed run of as many steps, once the nodes are free again."""
-    reported, steps = chaos.losses, max(chaos.losses)
+    seen, steps = chaos.losses, max(chaos.losses)
     if chaos.program is PROBE:
         losses = train.losses([len(chaos.nodes)] * steps)
     else:
         with underway(chaos.orch, *chaos.program.until(steps), nodes=",".join(chaos.nodes), name="peace") as calm:
             assert calm.end(1800) == 0, calm.log_text()
             losses = calm.losses()
-    different = sorted(step for step in reported if reported[step] != losses[step])
-    assert not different, f"{len(different)} of {len(reported)} losses differ, from step {different[0]} on"
+    different = sorted(step for step in seen if seen[step] != losses[step])
+    assert not different, f"{len(different)} of {len(seen)} losses differ, from step {different[0]} on"
     ended_mute = [fault for fault in chaos.faults if fault.what in TAKES_LINES_ALONG]
-    assert steps - len(reported) <= EVERY * len(ended_mute), f"{steps - len(reported)} steps were never told"
-    return (
-        f"{len(chaos.faults)} faults; the losses of {len(reported)} of {steps} steps, all as undisturbed, bit for bit"
-    )
+    assert steps - len(seen) <= EVERY * len(ended_mute), f"{steps - len(seen)} steps were never told"
+    return f"{len(chaos.faults)} faults; the losses of {len(seen)} of {steps} steps, all as undisturbed, bit for bit"
 
 
 def kill_supervisor(orch: Orch, run_id: str) -> None:

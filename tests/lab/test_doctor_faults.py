@@ -1,5 +1,4 @@
-"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line that repairs
-it."""
+"""Faults made for real on five machines: `orch doctor` finds each, names its node, and gives the line to fix it."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ def test_a_long_cut_is_waited_for(orch: Orch, run: Underway, figure: Figure) -> 
         run.until(lambda: any(event.at > at for event in run.events("restarting")), "the loss of gamma")
         waiting = "the wait for gamma"
         run.until(
-            lambda: any(event.at > at and event.values["nodes"] == ["gamma"] for event in run.events("waiting")),
-            waiting,
+            lambda: any(each.at > at and each.values["nodes"] == ["gamma"] for each in run.events("waiting")), waiting
         )
     finally:
         assert orch("lab", "heal", "gamma").code == 0

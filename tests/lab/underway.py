@@ -85,11 +85,9 @@ class Record:
         """List events in order of time; all kinds where none is named."""
         found = []
         for line in RunStore(records(self.orch) / self.run_id).lines():
-            if reported := _event(line):
-                found.append(reported)
-        return sorted(
-            (reported for reported in found if reported.kind in kinds or not kinds), key=lambda reported: reported.at
-        )
+            if each := _event(line):
+                found.append(each)
+        return sorted((each for each in found if each.kind in kinds or not kinds), key=lambda each: each.at)
 
     def step(self) -> int:
         """The newest that rank 0 has told."""

@@ -37,7 +37,7 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "part"),
     [
         ("gtp2", "no workload 'gtp2' (did you mean gpt2?); there are gpt2, vision,"),
         ("gpt2 smaple", "(did you mean sample?)"),
@@ -54,12 +54,10 @@ def tokens(folder: Path, train: int, validation: int) -> Path:
         ("gpt2 sample", "the following arguments are required: --checkpoint, --prompt"),
     ],
 )
-def test_what_the_trainer_would_refuse(
-    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_trainer_would_refuse(words: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = ask(*words.split())
-    assert message in found.refused
+    assert part in found.refused
     assert found.code == 2
 
 

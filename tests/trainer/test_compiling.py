@@ -105,8 +105,7 @@ def test_missing_requirements(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_in_place_keeps_the_names_and_the_figures() -> None:
-    """The test has a process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten
-    seconds more."""
+    """A process of its own, as torch's tracing stays in one. Traced, not translated: that takes ten seconds more."""
     if compiling.missing_requirement(CPU):
         pytest.skip(compiling.missing_requirement(CPU))
     assert 1 <= alone(compare_ragged_batches) <= 2

@@ -92,11 +92,9 @@ def test_what_threads_and_destructors_say_afterwards_is_not_what_ended_it() -> N
 
 
 def test_of_two_failures_on_a_node_the_first_is_its_own() -> None:
-    reported = (
-        '@orch {{"event": "failed", "t": {t}, "rank": {rank}, "class": "{kind}", "error": "E", "message": "{said}"}}'
-    )
-    lost = reported.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
-    cause = reported.format(t=12.0, rank=3, kind="user", said="no such label")
+    line = '@orch {{"event": "failed", "t": {t}, "rank": {rank}, "class": "{kind}", "error": "E", "message": "{said}"}}'
+    lost = line.format(t=12.5, rank=2, kind="infrastructure", said="Connection closed by peer")
+    cause = line.format(t=12.0, rank=3, kind="user", said="no such label")
     assert end(f"[rank2]: {lost}", f"[rank3]: {cause}").reason == "E: no such label"
 
 

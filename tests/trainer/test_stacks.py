@@ -81,8 +81,7 @@ def test_an_exchange_that_fails_is_no_progress() -> None:
 
 
 def test_the_start_of_a_ranks_python_leaves_the_name_contract_to_the_users_code() -> None:
-    """Modules that sitecustomize imports are in `sys.modules` before the user's script looks for a module of its
-    own."""
+    """Modules of sitecustomize are in `sys.modules` before the user's script looks for a module of its own."""
     program = (
         "import sys, trainer.agent.stacks; sys.exit(any(name.split('.')[0] == 'contract' for name in sys.modules))"
     )

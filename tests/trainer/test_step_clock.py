@@ -51,12 +51,11 @@ def events(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_the_rig_reads_the_time_and_the_bytes_of_a_step(way: Way, events: dict[str, list[dict[str, Any]]]) -> None:
-    reported = events[way.name]
+    rows = events[way.name]
     task = Task(data_dir=Path(), samples=2, micro_batch=2, steps=STEPS)
     # A node sends the bytes of a step at the end of its passes.
     outcome = Outcome(
-        rank=0,
-        events=[Event(fields=one, at=one["t"], sent=(SENT * int(one["t"] - reported[0]["t"]),)) for one in reported],
+        rank=0, events=[Event(fields=one, at=one["t"], sent=(SENT * int(one["t"] - rows[0]["t"]),)) for one in rows]
     )
     found = read([outcome], Way(name=way.name), task, 1)
     assert (found.step_s, found.sent_bytes, found.seconds) == (1.0, SENT, STEPS - 1)

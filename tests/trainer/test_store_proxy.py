@@ -1,5 +1,4 @@
-"""The port of torch's store: ranks of the run get through, and no other process on the same machine or in the
-network."""
+"""The port of torch's store: ranks of the run get through, and no other process of the machine or the network."""
 
 from __future__ import annotations
 

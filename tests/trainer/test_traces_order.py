@@ -28,8 +28,7 @@ def test_epochs_and_seeds_differ() -> None:
 
 
 def test_a_batch_is_mixed() -> None:
-    """Samples come from many places of the data, in no order: as of a full shuffle, a batch has a tenth of each
-    tenth."""
+    """Samples come from many places of the data: as of a full shuffle, a batch has a tenth of each tenth."""
     order = BlockShuffled(1_000_000, 7)
     batches = np.stack([order.take(step * 8192, 256) for step in range(100)])
     assert np.abs(np.corrcoef(batches.reshape(-1), np.arange(batches.size))[0, 1]) < 0.05

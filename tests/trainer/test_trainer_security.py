@@ -207,8 +207,7 @@ def test_torch_loads_weights_only_everywhere() -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """Data of files and of peers: collectives of objects pickle too, and torch's own format of checkpoints (DCP)
-    does."""
+    """Files and messages alike: collectives of objects pickle too, as torch's format of checkpoints (DCP) does."""
     unpickles = {"pickle.load", "pickle.loads", "marshal.loads", "eval", "np.load"}
     for place, call in calls():
         called = ast.unparse(call.func)

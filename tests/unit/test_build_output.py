@@ -35,21 +35,19 @@ class Clock:
         return self.now
 
 
-def _output(clock: Callable[[], float], reports: list[Progress], log: Path | None = None) -> BuildOutput:
+def _output(clock: Callable[[], float], seen: list[Progress], log: Path | None = None) -> BuildOutput:
     steps = steps_of(DOCKERFILE, "the result")
-    return BuildOutput(
-        node="here", steps=steps, notify=lambda _, progress: reports.append(progress), log=log, clock=clock
-    )
+    return BuildOutput(node="here", steps=steps, notify=lambda _, progress: seen.append(progress), log=log, clock=clock)
 
 
 def test_each_stage_is_shown_once_with_its_share() -> None:
-    clock, reports = Clock(), list[Progress]()
-    with _output(clock, reports) as output:
+    clock, seen = Clock(), list[Progress]()
+    with _output(clock, seen) as output:
         for number in range(1, 9):
             output.read(f"Step {number}/8 : …")
             output.read("Get:1 http://deb.debian.org bookworm/main amd64 g++\nSetting up g++")
             clock.now += 50 if number in (3, 6) else 0
-    stages = [progress for progress in reports if progress.text.startswith("building")]
+    stages = [progress for progress in seen if progress.text.startswith("building")]
     assert list(dict.fromkeys(progress.text for progress in stages)) == [
         "building the image: system (1 of 3)",
         "building the image: torch (2 of 3)",

@@ -157,8 +157,7 @@ SCENES: dict[tuple[str, ...], Callable[[Orch, Path], Scene]] = {
     ("prepare",): data_of_another_workload,
     ("uninstall",): uninstalled,
 }
-"""Scenes by command, in which it has something to change. `trust` and `init` ask a person to look at a key:
-tests/contract."""
+"""Scenes in which a command has something to change. `trust` and `init` ask a person about a key: tests/contract."""
 
 WAYS = [(command, json) for command in SCENES for json in ((), ("--json",)) if not (json and command == ("prepare",))]
 """`prepare` makes data and has no state to report."""

@@ -50,8 +50,7 @@ def no_record(state: Path, run_id: str) -> None:
 def test_stop_ends_all_that_has_the_label(
     orch: Orch, here: lan.Lan, state: Path, *, recorded: bool, named: bool, runs: bool
 ) -> None:
-    """Earlier behavior: "stopped", exit 0, while all ranks continued; without an id: "you have no active run", exit
-    2."""
+    """Earlier: "stopped", exit 0, while all ranks continued; without an id: "you have no active run", exit 2."""
     run_id = detached(orch, here)
     plant(here.nodes["beta"], run_id, 7, ends_with=None if runs else 1)
     if not recorded:

@@ -386,8 +386,7 @@ def test_a_secret_that_was_granted_is_read_where_the_own_record_says(
 
 
 def test_what_the_own_record_grants_needs_no_question(orch: Orch) -> None:
-    """The run of another computer's supervisor, which continued it with fewer nodes: the same words on nodes of the
-    same run."""
+    """Another computer's supervisor continued with fewer nodes: the same words on nodes of the same run."""
     here = lan.lan(*THREE, says=(event("done", step=3),), ends_with=None)
     run_id = detached(orch, here)
     own = RunRecord(run_id).plan()

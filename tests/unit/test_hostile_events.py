@@ -1,5 +1,4 @@
-"""Events that mean harm, or come of a broken program: every command continues, and nothing of them steers a
-terminal."""
+"""Events that mean harm, or of a broken program: every command continues, and nothing of them steers a terminal."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ class Cloned:
                 if command not in SERVE:
                     process.stdin.write(json.dumps([*command.split(), *LOOKS[command]]) + "\n")
                     process.stdin.flush()
-                    code, output = json.loads(process.stdout.readline())
-                    yield command, code, output, self.ran()
+                    code, text = json.loads(process.stdout.readline())
+                    yield command, code, text, self.ran()
 
     def ran(self) -> set[str]:
         """Return what has been run since the last look."""
@@ -301,18 +301,16 @@ def test_no_command_that_looks_runs_anything_of_the_folder(cloned: Cloned) -> No
     looked = list(cloned.looked())
     assert [command for command, *_ in looked] == [one for one in LOOKS if one not in SERVE]
     assert {command: names for command, _, _, names in looked if names} == {}
-    wrong = [
-        (command, code, output) for command, code, output, _ in looked if code not in range(6) or "Traceback" in output
-    ]
+    wrong = [(command, code, text) for command, code, text, _ in looked if code not in range(6) or "Traceback" in text]
     assert wrong == []
     assert [command for command, code, *_ in looked if code == 2] == [""]  # all words above are understood
 
 
 @pytest.mark.parametrize("command", SERVE)
 def test_nor_does_one_that_serves(cloned: Cloned, command: str) -> None:
-    code, output = cloned.serve(command, *LOOKS[command])
-    assert (cloned.ran(), "Traceback" in output) == (set(), False), output
-    assert code in (0, 3, 130), output
+    code, text = cloned.serve(command, *LOOKS[command])
+    assert (cloned.ran(), "Traceback" in text) == (set(), False), text
+    assert code in (0, 3, 130), text
 
 
 @pytest.fixture

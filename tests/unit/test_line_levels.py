@@ -22,7 +22,7 @@ from tests import lan
 from tests.unit.conftest import THREE, Orch, detached
 
 
-def line_of(text: str, second: float = 0, node: str = "alpha", rank: int | None = 0) -> RunLine:
+def wrote(text: str, second: float = 0, node: str = "alpha", rank: int | None = 0) -> RunLine:
     return RunLine(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
 
 
@@ -50,7 +50,7 @@ OTHERS = (
     [(text, level) for level, texts in zip(LineLevel, (OTHERS, WARNINGS, ERRORS), strict=True) for text in texts],
 )
 def test_the_level_of_a_line(text: str, level: LineLevel) -> None:
-    assert level_of(line_of(text)) is level
+    assert level_of(wrote(text)) is level
 
 
 PARTS = st.sampled_from((
@@ -61,7 +61,7 @@ PARTS = st.sampled_from((
 
 @given(parts=st.lists(PARTS, max_size=9))
 def test_each_line_of_a_level_has_a_mark_by_which_its_segment_is_found(parts: list[str]) -> None:
-    line = line_of("".join(parts))
+    line = wrote("".join(parts))
     for level in (LineLevel.WARNING, LineLevel.ERROR):
         near = near_level(level)
         assert near is not None
@@ -71,7 +71,7 @@ def test_each_line_of_a_level_has_a_mark_by_which_its_segment_is_found(parts: li
 
 @pytest.mark.parametrize("kind", sorted(Event.kinds))
 def test_each_event_of_a_level_has_one_too(kind: str) -> None:
-    line = line_of(f'@orch {{"event": "{kind}"}}')
+    line = wrote(f'@orch {{"event": "{kind}"}}')
     for level in (LineLevel.WARNING, LineLevel.ERROR):
         near = near_level(level)
         assert near is not None
@@ -86,7 +86,7 @@ def test_errors_are_found_without_decoding_the_segments_between_them(
     texts = [f"step {number}" for number in range(200)]
     texts[20:20] = ["RuntimeError: Error(s) in loading state_dict for Net:", *("\tMissing key" for _ in range(5))]
     texts[90] = "[E1124 12:00:00.000000 12 loop.py:3] it broke"
-    found = source(*(line_of(text, number) for number, text in enumerate(texts)))
+    found = source(*(wrote(text, number) for number, text in enumerate(texts)))
     decoded = list[bytes]()
 
     def counted(raw: bytes, stem: str = "") -> RunLine | None:
@@ -103,10 +103,9 @@ def test_errors_are_found_without_decoding_the_segments_between_them(
 
 
 LINES = [
-    line_of("fine", 1), line_of("Traceback (most recent call last):", 2), line_of('  File "a.py", line 1, in f', 3),
-    line_of("    f()", 4), line_of("   other rank", 5, rank=1), line_of("ValueError: no", 6),
-    line_of("    more of it", 7),
-    line_of("fine again", 8), line_of("  indented", 9),
+    wrote("fine", 1), wrote("Traceback (most recent call last):", 2), wrote('  File "a.py", line 1, in f', 3),
+    wrote("    f()", 4), wrote("   other rank", 5, rank=1), wrote("ValueError: no", 6),
+    wrote("    more of it", 7), wrote("fine again", 8), wrote("  indented", 9),
 ]  # fmt: skip
 
 
@@ -142,10 +141,10 @@ def source(*lines: RunLine) -> LogSource:
 )
 def test_context_and_level(tail: int | None, wanted: dict[str, object], shown: str) -> None:
     lines = [
-        line_of("fine", 0), line_of("ERROR no", 1), line_of("tab", 1, "beta"), line_of("fine", 2, "beta"),
-        line_of("Traceback (most recent call last):", 3), line_of("  x no", 4), line_of("fine", 5),
-        line_of('@orch {"event": "step", "step": 1}', 5), line_of("WARNING odd", 6), line_of("b", 6, "beta"),
-        line_of("fine", 9, "beta"), line_of("KeyError", 8), line_of("fine", 9),
+        wrote("fine", 0), wrote("ERROR no", 1), wrote("tab", 1, "beta"), wrote("fine", 2, "beta"),
+        wrote("Traceback (most recent call last):", 3), wrote("  x no", 4), wrote("fine", 5),
+        wrote('@orch {"event": "step", "step": 1}', 5), wrote("WARNING odd", 6), wrote("b", 6, "beta"),
+        wrote("fine", 9, "beta"), wrote("KeyError", 8), wrote("fine", 9),
     ]  # fmt: skip
     found = select_lines(source(*lines), Filter(tail=tail, **wanted))  # type: ignore[arg-type]
     assert " ".join(f"{int(line.time[17:19])}{'!' if matched else ''}" for line, matched in found) == shown
@@ -153,7 +152,7 @@ def test_context_and_level(tail: int | None, wanted: dict[str, object], shown: s
 
 def test_of_a_tail_with_context_the_last_matches_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.store.line_log.SEGMENT_BYTES", 700)
-    lines = [line_of(f"{'x' if number % 10 == 5 else ''}{number}", number) for number in range(60)]
+    lines = [wrote(f"{'x' if number % 10 == 5 else ''}{number}", number) for number in range(60)]
     found = select_lines(source(*lines), Filter(tail=2, grep=re.compile("x"), context=1))
     assert [line.text for line, _ in found] == ["44", "x45", "46", "54", "x55", "56"]
 

@@ -216,11 +216,9 @@ def test_card_that_fails_is_a_fault_not_a_number(message: str) -> None:
     assert (gpu.fault, gpu.memory_total_mib) == (message, None)
 
 
-@pytest.mark.parametrize(
-    "message", ["N/A", "[N/A]", "[Not Supported]", "Requested functionality has been deprecated", ""]
-)
-def test_a_missing_reading_of_a_card_is_none(message: str) -> None:
-    row = f"0, GPU-1, Card, 550.1, 100, {message}, {message}, {message}, {message}, {message}, {message}, {message}"
+@pytest.mark.parametrize("text", ["N/A", "[N/A]", "[Not Supported]", "Requested functionality has been deprecated", ""])
+def test_a_missing_reading_of_a_card_is_none(text: str) -> None:
+    row = f"0, GPU-1, Card, 550.1, 100, {text}, {text}, {text}, {text}, {text}, {text}, {text}"
 
     (gpu,) = nvidia_smi.parse_csv(row)
 

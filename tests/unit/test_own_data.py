@@ -117,9 +117,7 @@ def test_a_folder_seen_from_another_one_is_found_from_both(code: Path, monkeypat
     assert one.places == ("../mydata", "mydata")
 
 
-def test_a_path_that_no_node_can_have_is_reported_with_the_variable(
-    code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_no_node_can_have_is_shown_with_the_variable(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code / "deep/er").mkdir(parents=True)
     (code / "deep/er/train.py").write_text("")
     monkeypatch.chdir(code / "deep/er")

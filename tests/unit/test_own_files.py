@@ -148,9 +148,7 @@ def test_other_checks_stay_what_they_are(source: str, error: str, cause: str) ->
 @pytest.mark.parametrize(
     "line", ["Error: config file not found, using defaults", "ConfigError: cache file not found; a new one is made"]
 )
-def test_a_file_that_the_program_continued_without_is_no_cause_of_its_end(
-    exit_code: int, cause: str, line: str
-) -> None:
+def test_a_file_that_the_program_did_without_is_no_cause_of_its_end(exit_code: int, cause: str, line: str) -> None:
     found = classify(FailedRank(own=(line, "step 1"), exit_code=exit_code))
     assert found is not None
     assert found.id == cause

@@ -122,8 +122,7 @@ LINES = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=LINES)
 def test_merging_loses_and_invents_nothing(lines: list[RunLine]) -> None:
-    """Any order of the nodes' lines comes out sorted by time, each once, a node's own order kept where times are
-    equal."""
+    """Any order of the nodes' lines comes out sorted by time, each once, equal times in the node's own order."""
     record = RunRecord(f"example-{next(EXAMPLE)}")
     keep(record, *lines)
 

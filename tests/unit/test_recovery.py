@@ -44,7 +44,7 @@ POLICY = Policy(max_restarts=2, node_timeout_s=120.0, min_nodes=0, no_answer_s=3
 MAY_SHRINK = replace(POLICY, min_nodes=2)
 
 
-def reported(by: str, kind: str, /, **values: object) -> RunLine:
+def event(by: str, kind: str, /, **values: object) -> RunLine:
     """A supervisor's line."""
     text = lan.event(kind, **values).partition(": ")[2]
     return RunLine(time="", node=by, node_rank=NAMES.index(by), rank=None, text=text)
@@ -150,28 +150,24 @@ def test_a_failure_for_good_stops_the_rest_after_a_moment() -> None:
 
 def test_the_supervisors_word_that_all_is_over_lets_each_end_by_itself() -> None:
     over = {"outcome": "user", "node": "gamma"}
-    story: Story = [
-        (0, reported("gamma", "finished", **over)),
-        (1, reported("alpha", "finished", **over)),
-        *all_end(1, 2.0),
-    ]
+    story: Story = [(0, event("gamma", "finished", **over)), (1, event("alpha", "finished", **over)), *all_end(1, 2.0)]
     assert outcome(story) == [(1, DisableRestart(nodes=NAMES)), (2.0, End())]
-    frozen: Story = [(0, reported("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
+    frozen: Story = [(0, event("gamma", "finished", **over)), (1, ended("gamma", 1)), (LEAVE_S, Tick())]
     assert outcome(frozen) == [(LEAVE_S, StopOthers(nodes=("alpha", "beta")))]
 
 
 def test_engines_are_asked_once_not_to_start_again_what_has_failed() -> None:
-    failed = reported("alpha", "finished", outcome="user", node="gamma")
-    story: Story = [(0, failed), (1, reported("alpha", "finished", outcome="user")), (2, ended("beta", 1)), (3, Tick())]
+    failed = event("alpha", "finished", outcome="user", node="gamma")
+    story: Story = [(0, failed), (1, event("alpha", "finished", outcome="user")), (2, ended("beta", 1)), (3, Tick())]
     assert outcome(story) == [(0, DisableRestart(nodes=NAMES))]
-    assert outcome([(0, reported("alpha", "finished", outcome="done")), (1, Tick())]) == []
-    assert outcome([(0, reported("beta", "finished", outcome="user")), (1, Tick())]) == []
+    assert outcome([(0, event("alpha", "finished", outcome="done")), (1, Tick())]) == []
+    assert outcome([(0, event("beta", "finished", outcome="user")), (1, Tick())]) == []
 
 
 def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
     story: Story = [
         (0, lost("gamma")),
-        (1, reported("alpha", "finished", outcome="done")),
+        (1, event("alpha", "finished", outcome="done")),
         (2, ended("alpha", 0)),
         (3, ended("beta", 0)),
     ]
@@ -179,14 +175,12 @@ def test_who_is_lost_is_not_waited_for_once_all_is_over() -> None:
 
 
 def test_a_node_that_could_not_be_stopped_is_not_waited_for_though_it_writes_again() -> None:
-    used = reported(
-        "alpha", "resources", resources={"cpu_percent": 1, "cpus": 1, "ram_used_mib": 1, "ram_limit_mib": 2}
-    )
+    used = event("alpha", "resources", resources={"cpu_percent": 1, "cpus": 1, "ram_used_mib": 1, "ram_limit_mib": 2})
     story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, lost("alpha")), (13, used), (14, ended("gamma", 143))]
     assert outcome(story) == [(11.5, StopOthers(nodes=("alpha", "gamma"))), (14, End())]
 
 
-@pytest.mark.parametrize("later", [reported("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
+@pytest.mark.parametrize("later", [event("alpha", "stopped", step=41), ContainerRemoved(node="beta", node_rank=1)])
 def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
     """Reports of its ranks and nodes after the others were stopped do not undo the failure."""
     story: Story = [(10, ended("beta", 1)), (11.5, Tick()), (12, later), (13, ended("alpha", 143))]
@@ -195,10 +189,9 @@ def test_a_run_that_has_failed_is_not_started_again(later: RunEvent) -> None:
 
 
 def test_a_restart_by_the_supervisors_is_not_the_end() -> None:
-    again = reported("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
+    again = event("alpha", "restarting", outcome="infrastructure", node="beta", generation=2)
     assert (
-        outcome([(0, again), (1, reported("alpha", "generation", generation=2)), (50, rank("beta")), (900, Tick())])
-        == []
+        outcome([(0, again), (1, event("alpha", "generation", generation=2)), (50, rank("beta")), (900, Tick())]) == []
     )
 
 
@@ -229,7 +222,7 @@ def test_one_whose_memory_ran_out_is_not() -> None:
 
 
 def test_one_that_had_reported_its_end_is_not() -> None:
-    story: Story = [(0, reported("gamma", "finished", outcome="stopped")), (1, ended("gamma", 143)), (2, Tick())]
+    story: Story = [(0, event("gamma", "finished", outcome="stopped")), (1, ended("gamma", 143)), (2, Tick())]
     assert outcome(story) == []
 
 
@@ -259,7 +252,7 @@ def test_one_node_that_was_asked_to_stop_is_started_again() -> None:
 
 
 def waiting(now: float, *names: str, seconds: float = 10) -> tuple[float, RunEvent]:
-    return now, reported("alpha", "waiting", nodes=list(names), seconds=seconds)
+    return now, event("alpha", "waiting", nodes=list(names), seconds=seconds)
 
 
 def test_a_node_that_is_gone_too_long_ends_the_run() -> None:
@@ -299,8 +292,8 @@ def test_who_is_waited_for_by_the_others_is_gone_though_the_supervisor_reaches_i
 
 
 def test_a_stall_counts_until_its_next_sign() -> None:
-    stalled = reported("alpha", "stalled", nodes=["gamma"], seconds=8)
-    received = reported("alpha", "recovered", nodes=["gamma"])
+    stalled = event("alpha", "stalled", nodes=["gamma"], seconds=8)
+    received = event("alpha", "recovered", nodes=["gamma"])
     assert outcome([(100, stalled), (150, received), (400, Tick())]) == []
     assert outcome([(100, stalled), waiting(200, "gamma"), (212, Tick())]) == [
         (212, GiveUp(nodes=("gamma",), seconds=120))
@@ -308,11 +301,11 @@ def test_a_stall_counts_until_its_next_sign() -> None:
 
 
 def test_a_new_epoch_ends_all_waiting() -> None:
-    assert outcome([waiting(100, "gamma"), (150, reported("alpha", "generation", generation=2)), (400, Tick())]) == []
+    assert outcome([waiting(100, "gamma"), (150, event("alpha", "generation", generation=2)), (400, Tick())]) == []
 
 
 def test_of_the_supervisors_only_rank_0s_knows_who_is_missing() -> None:
-    words = reported("beta", "waiting", nodes=["alpha", "gamma"], seconds=500)
+    words = event("beta", "waiting", nodes=["alpha", "gamma"], seconds=500)
     assert outcome([(600, words), (900, Tick())]) == []
 
 
@@ -327,7 +320,7 @@ def test_who_waits_for_everybody_is_the_one_that_is_cut_off() -> None:
 
 @pytest.mark.parametrize("names", [None, "gamma", [7], ["delta"], {}])
 def test_words_that_make_no_sense_are_not_acted_on(names: object) -> None:
-    story: Story = [(0, reported("alpha", "waiting", nodes=names, seconds="long")), (900, Tick())]
+    story: Story = [(0, event("alpha", "waiting", nodes=names, seconds="long")), (900, Tick())]
     assert outcome(story) == []
 
 
@@ -347,7 +340,7 @@ def test_a_silent_node_is_not_waited_for_once_another_has_ended(end: RunEvent) -
 
 
 def test_a_stop_from_elsewhere_is_not_undone_where_a_node_is_silent() -> None:
-    stops: Story = [(100, lost("gamma")), (101, reported("alpha", "stopped"))]
+    stops: Story = [(100, lost("gamma")), (101, event("alpha", "stopped"))]
     both: Story = [(102, ended("alpha", 143)), (103, ended("beta", 143)), (200, Tick())]
     assert outcome([*stops, *both]) == [(103, End())]
     shut_down = outcome([stops[0], *both])  # such as two machines that restart: the ranks were not asked
@@ -369,7 +362,7 @@ def test_a_node_that_was_given_up_is_added_at_the_next_checkpoint() -> None:
 def test_not_at_one_that_was_not_verified_nor_while_all_ends() -> None:
     bad = replace(CHECKPOINT, text=CHECKPOINT.text.replace("true", "false"))
     assert outcome([(10, back("delta")), (20, bad)], MAY_SHRINK) == []
-    ending: Story = [(10, back("delta")), (19, reported("alpha", "finished", outcome="done")), (20, CHECKPOINT)]
+    ending: Story = [(10, back("delta")), (19, event("alpha", "finished", outcome="done")), (20, CHECKPOINT)]
     assert outcome(ending, MAY_SHRINK) == []
 
 
@@ -387,7 +380,7 @@ HAPPENINGS = st.one_of(
     st.builds(lambda name: ContainerRemoved(node=name, node_rank=NAMES.index(name)), _NODE),
     st.builds(ended, _NODE, st.sampled_from((0, 1, 3, 137, 143, 255)), oom=st.booleans()),
     st.builds(
-        lambda node, kind, names, seconds: reported(node, kind, nodes=names, seconds=seconds),
+        lambda node, kind, names, seconds: event(node, kind, nodes=names, seconds=seconds),
         _NODE, st.sampled_from(_KINDS), _SOME, st.integers(0, 200),
     ),
 )  # fmt: skip

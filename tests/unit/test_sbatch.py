@@ -241,8 +241,7 @@ def test_a_job_that_is_queued_again_keeps_its_secrets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("restarts", "saved"), [("0", False), ("1", True)])
 def test_a_job_that_slurm_itself_queues_again_keeps_its_secrets(tmp_path: Path, restarts: str, saved: bool) -> None:
-    """Slurm does so for a job of a higher priority, or after a lost node: the script was not asked to queue it
-    again."""
+    """Slurm does so for a job of a higher priority, or after a lost node: the script was not asked to."""
     shown = f"echo '   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0'"
     batch = Batch(tmp_path, srun="exit 143", scontrol=shown)
     assert batch.process.wait(20) == 143

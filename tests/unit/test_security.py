@@ -168,8 +168,7 @@ def test_the_linter_refuses_a_policy_that_adds_keys() -> None:
 
 
 def test_words_become_one_line_of_a_shell_in_one_place_alone() -> None:
-    """Calls that quote, for `sh` alone; Fabric's own `run` sends the values of `env=` unquoted, so that it is not
-    called."""
+    """Calls that quote, for `sh` alone; Fabric's own `run` sends the values of `env=` unquoted: it is not called."""
     lines = [ast.unparse(call) for _, call in calls() if last_name(call.func).endswith("exec_command")]
     assert lines == ["channel.exec_command(START)"] * 2
     for where, call in calls("orchestrator/nodes/ssh"):
@@ -180,8 +179,7 @@ SHELLS = {"sh", "bash", "dash", "/bin/sh", "/bin/bash"}
 SHOWN_TO_A_PERSON = {"orchestrator/plan/lines.py"}
 """Modules where `sh -c` begins a line that is printed, to be pasted, its words quoted one by one."""
 OF_THE_USER = {"orchestrator/fleet/supervise/hooks.py"}
-"""Modules where a command that the user has written runs on this computer, for no node: see
-tests/unit/test_hooks.py."""
+"""Modules where a command of the user runs on this computer, for no node: see tests/unit/test_hooks.py."""
 
 
 def scripts_that_vary(source: str, constants: set[str] = frozenset()) -> tuple[int, list[str]]:
@@ -284,8 +282,7 @@ LOOK_UP = {"getattr", "attrgetter", "methodcaller"}
 
 
 def opening(source: str) -> list[str]:
-    """List what a source names that opens a port: called, passed on, imported under another name or looked up by
-    name."""
+    """List what a source names that opens a port: called, passed on, imported by another name or looked up."""
     found = set()
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Attribute | ast.Name):

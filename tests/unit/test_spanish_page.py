@@ -39,8 +39,7 @@ def test_every_command_and_option_of_the_guides_is_there() -> None:
 def test_every_launch_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Plans are made for five nodes that are processes; data of the workload itself does not concern the command
-    line."""
+    """Five nodes are processes; data of the workload itself does not concern the command line."""
     (tmp_path / "preprocessed_data").mkdir()
     (tmp_path / "preprocessed_data/1.pt").write_bytes(b"")
     monkeypatch.chdir(tmp_path)

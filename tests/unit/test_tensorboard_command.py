@@ -133,8 +133,7 @@ def test_only_what_was_added_is_read(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", ["python-of-it", "python", "python3"])
 def test_a_tensorboard_that_is_missing_or_ends(scene: Scene, name: str) -> None:
-    """The TensorBoard of the user's Python is tried if none is on the PATH, away from the folder that the user is
-    in."""
+    """The user's Python is tried if none is on the PATH, away from the folder that the user is in."""
     if name == "python3" and any((folder / "tensorboard").exists() for folder in map(Path, ("/usr/bin", "/bin"))):
         pytest.skip("this computer has a TensorBoard")
     if name == "python":

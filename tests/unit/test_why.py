@@ -45,7 +45,7 @@ SAYS = (
 )
 
 
-def line_of(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLine:
+def wrote(second: int, text: str, rank: int | None = 0, node: str = "") -> RunLine:
     """A line of the node that holds this rank, one rank each."""
     node = node or lan.NAMES[rank or 0]
     return RunLine(time=lan.moment(second), node=node, node_rank=lan.NAMES.index(node), rank=rank, text=text)
@@ -53,7 +53,7 @@ def line_of(second: int, text: str, rank: int | None = 0, node: str = "") -> Run
 
 def event(second: int, kind: str, rank: int | None = None, node: str = "alpha", **values: object) -> RunLine:
     words = {"event": kind, "rank": rank, "node": node, **values}
-    return line_of(second, f"@orch {json.dumps(words)}", rank, node)
+    return wrote(second, f"@orch {json.dumps(words)}", rank, node)
 
 
 def story(*lines: RunLine, now: int = 0, running: bool = False, outcome: tuple[str, str] | None = None) -> Postmortem:
@@ -122,9 +122,9 @@ def test_of_a_long_log_only_the_end_the_events_and_each_ranks_last_line_are_read
     with record.open_log("alpha") as saved:
         saved.add(event(0, "stacks", node="alpha", ranks=[{"rank": 1, "frames": ["train.py:7 in load"]}]))
         for number in range(25):
-            saved.add(line_of(1, f"rank 1 loads file {number}", 1, "alpha"))
+            saved.add(wrote(1, f"rank 1 loads file {number}", 1, "alpha"))
         for number in range(30_000):
-            saved.add(line_of(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
+            saved.add(wrote(2 + number // 1000, f"rank 0 waits, try {number}", 0, "alpha"))
     lines = evidence_lines(record, plan)
     assert len(lines) == 1 + LAST_LINES + 1
     assert kind_of(lines[0].event) == "stacks"
@@ -174,31 +174,29 @@ OVER = {"outcome": "infrastructure", "node": "gamma", "rank": 2, "exit_code": -9
 
 def test_the_supervisors_verdict_decides_who_it_was() -> None:
     lost = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.13]:33515"
-    reported = story(
-        line_of(2, lost),
-        line_of(3, "step 11", 2),
-        line_of(4, f"@orch {json.dumps({'event': 'finished', **OVER})}", None),
+    found = story(
+        wrote(2, lost), wrote(3, "step 11", 2), wrote(4, f"@orch {json.dumps({'event': 'finished', **OVER})}", None)
     )
-    assert reported.failure is not None
-    assert reported.failure.cause is not None
-    assert (reported.failure.node, reported.failure.rank, reported.failure.exit_code) == ("gamma", 2, -9)
-    assert reported.failure.cause.id == "memory.killed"
+    assert found.failure is not None
+    assert found.failure.cause is not None
+    assert (found.failure.node, found.failure.rank, found.failure.exit_code) == ("gamma", 2, -9)
+    assert found.failure.cause.id == "memory.killed"
 
 
 @pytest.mark.parametrize("wording", ["sent no heartbeat", "gave no sign of life"])  # the second one: older agents
 def test_a_frozen_rank(wording: str) -> None:
     why = f"frozen: local rank 0 {wording} for 61 s"
-    reported = story(
-        line_of(3, "step 11", 2), line_of(4, f"@orch {json.dumps({'event': 'finished', **OVER, 'reason': why})}", None)
+    found = story(
+        wrote(3, "step 11", 2), wrote(4, f"@orch {json.dumps({'event': 'finished', **OVER, 'reason': why})}", None)
     )
-    assert reported.failure is not None
-    assert reported.failure.cause is not None
-    assert (reported.failure.reason, reported.failure.cause.id) == (why, "node.frozen")
+    assert found.failure is not None
+    assert found.failure.cause is not None
+    assert (found.failure.reason, found.failure.cause.id) == (why, "node.frozen")
 
 
 def test_a_node_that_the_supervisors_lost() -> None:
     gone = {**OVER, "rank": None, "exit_code": None, "reason": "no word from it for 60 s"}
-    data = story(line_of(3, "step 11", 2), line_of(4, f"@orch {json.dumps({'event': 'finished', **gone})}", None))
+    data = story(wrote(3, "step 11", 2), wrote(4, f"@orch {json.dumps({'event': 'finished', **gone})}", None))
     assert data.failure is not None
     assert data.failure.cause is not None
     assert (data.failure.node, data.failure.reason) == ("gamma", "no word from it for 60 s")
@@ -207,92 +205,87 @@ def test_a_node_that_the_supervisors_lost() -> None:
 
 def test_what_the_run_survived_is_reported_once() -> None:
     again = {"event": "restarting", "generation": 1, **OVER, "restarts_left": 2}
-    reported = story(
-        *(line_of(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
+    found = story(
+        *(wrote(5, f"@orch {json.dumps(again)}", None, node) for node in THREE),
         *(event(6, "generation", node=node, generation=2) for node in THREE),
-        line_of(9, "step 30"),
+        wrote(9, "step 30"),
         running=True,
         now=10,
     )
-    assert (reported.state, reported.failure, len(reported.earlier)) == ("running", None, 1)
-    assert "rank 2 on gamma: ended by SIGKILL" in text(reported)
+    assert (found.state, found.failure, len(found.earlier)) == ("running", None, 1)
+    assert "rank 2 on gamma: ended by SIGKILL" in text(found)
 
 
 def test_only_the_last_epoch_counts() -> None:
-    old = (line_of(1, "Traceback (most recent call last):"), line_of(2, "ValueError: old"))
-    reported = story(*old, event(3, "generation", generation=1), line_of(4, "step 1"), running=True, now=5)
-    assert reported.failure is None
+    old = (wrote(1, "Traceback (most recent call last):"), wrote(2, "ValueError: old"))
+    found = story(*old, event(3, "generation", generation=1), wrote(4, "step 1"), running=True, now=5)
+    assert found.failure is None
 
 
 @pytest.mark.parametrize("judged", ["user", "configuration", "infrastructure"])
 def test_a_verdict_does_not_overwrite_the_owner_of_the_failure(judged: str) -> None:
     reason = "TrainerError: No space left on device for the checkpoint of step 40"
     last = event(4, "finished", node="alpha", rank=0, exit_code=1, reason=reason, outcome=judged)
-    reported = story(line_of(3, reason), last, outcome=("failed", ""))
-    assert reported.failure
-    assert reported.failure.cause
-    assert (reported.failure.cause.id, reported.failure.cause.owner) == ("storage.full", "configuration")
+    found = story(wrote(3, reason), last, outcome=("failed", ""))
+    assert found.failure
+    assert found.failure.cause
+    assert (found.failure.cause.id, found.failure.cause.owner) == ("storage.full", "configuration")
 
 
 @pytest.mark.parametrize(("kind", "state"), [("done", "succeeded"), ("stopped", "stopped")])
 def test_a_good_end(kind: str, state: str) -> None:
-    reported = story(line_of(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
-    assert (reported.state, reported.failure) == (state, None)
+    found = story(wrote(1, "Traceback (most recent call last):"), event(4, "finished", outcome=kind))
+    assert (found.state, found.failure) == (state, None)
 
 
 def test_a_lost_node_that_this_computer_saw() -> None:
-    reported = story(line_of(1, "step 1"), line_of(2, "step 2", 1), outcome=("failed", "no answer in 34 s"))
-    assert reported.failure is not None
-    assert (reported.failure.reason, reported.state) == ("no answer in 34 s", "failed")
+    found = story(wrote(1, "step 1"), wrote(2, "step 2", 1), outcome=("failed", "no answer in 34 s"))
+    assert found.failure is not None
+    assert (found.failure.reason, found.state) == ("no answer in 34 s", "failed")
 
 
 # ── Waiting ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_who_is_silent_longest_stands_first() -> None:
-    reported = story(line_of(1, "step 3", 1), line_of(2, "step 3", 2), line_of(50, "step 4"), running=True, now=60)
-    assert [(one.rank, one.silent_s, one.word) for one in reported.heard] == [
+    found = story(wrote(1, "step 3", 1), wrote(2, "step 3", 2), wrote(50, "step 4"), running=True, now=60)
+    assert [(one.rank, one.silent_s, one.word) for one in found.heard] == [
         (0, 10.0, "step 4"), (1, 59.0, "step 3"), (2, 58.0, "step 3"),
     ]  # fmt: skip
-    lines = [line for line in text(reported).splitlines() if "ago" in line]
+    lines = [line for line in text(found).splitlines() if "ago" in line]
     assert lines[0] == "    rank 1 on beta           59 s ago  step 3"
 
 
 def test_a_rank_of_the_trainer_that_has_not_begun() -> None:
-    reported = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
-    assert "rank 2 on gamma has not begun" in reported.waits
-    assert "none of ranks 0, 1 has joined the others yet" in reported.waits
+    found = story(event(1, "started", 0), event(2, "started", 1, "beta"), running=True, now=30)
+    assert "rank 2 on gamma has not begun" in found.waits
+    assert "none of ranks 0, 1 has joined the others yet" in found.waits
 
 
 def test_supervisors_say_whom_they_wait_for() -> None:
-    reported = story(
+    found = story(
         event(1, "waiting", nodes=["gamma"], seconds=20),
         event(2, "stalled", node="beta", nodes=["gamma"], seconds=8),
         running=True,
     )
-    assert reported.waits[:2] == (
+    assert found.waits[:2] == (
         "alpha has waited 21 s for gamma to come", "beta has heard nothing of gamma for 8 s",
     )  # fmt: skip
-    received = story(
-        event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True
-    )
-    assert not any("heard nothing" in sentence for sentence in received.waits)
+    last = story(event(1, "stalled", nodes=["gamma"], seconds=8), event(2, "recovered", nodes=["gamma"]), running=True)
+    assert not any("heard nothing" in sentence for sentence in last.waits)
 
 
 def test_nccl_tells_who_is_behind() -> None:
     watchdog = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, x) ran"
-    reported = story(
-        *(line_of(1, watchdog.format(rank), rank) for rank in (0, 1)),
-        *(
-            line_of(2, f"detected by watchdog at work: 8, last completed NCCL work: {7 - rank}.", rank)
-            for rank in (0, 1)
-        ),
-        line_of(1, "loading a checkpoint", 2),
+    found = story(
+        *(wrote(1, watchdog.format(rank), rank) for rank in (0, 1)),
+        *(wrote(2, f"detected by watchdog at work: 8, last completed NCCL work: {7 - rank}.", rank) for rank in (0, 1)),
+        wrote(1, "loading a checkpoint", 2),
         outcome=("failed", ""),
     )
-    assert "rank 0 on alpha gave up waiting in allreduce" in reported.waits
-    assert "rank 1 is behind: the last collective that it completed is number 6" in reported.waits
-    assert "they waited for rank 2 on gamma: no timeout was reported there" in reported.waits
+    assert "rank 0 on alpha gave up waiting in allreduce" in found.waits
+    assert "rank 1 is behind: the last collective that it completed is number 6" in found.waits
+    assert "they waited for rank 2 on gamma: no timeout was reported there" in found.waits
 
 
 # ── The rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -405,16 +398,16 @@ def on_uni(*lines: RunLine, plan: bool = True) -> str:
 def first(node: str, cause: str) -> RunLine:
     """The failure that the agents agreed on."""
     values = {"event": "finished", "node": node, "outcome": "infrastructure", "rank": 1, "exit_code": 1}
-    return line_of(9, f"@orch {json.dumps({**values, 'cause': cause, 'reason': 'it failed'})}")
+    return wrote(9, f"@orch {json.dumps({**values, 'cause': cause, 'reason': 'it failed'})}")
 
 
 @pytest.mark.parametrize("plan", [True, False])
 def test_steps_for_a_run_on_a_cluster(plan: bool) -> None:
-    lines = [line_of(number, line, 0, "alpha") for number, line in enumerate(SAYS)]
+    lines = [wrote(number, line, 0, "alpha") for number, line in enumerate(SAYS)]
     assert "reproduce it on one node: orch launch --on uni --nodes 1 -- …" in on_uni(*lines, plan=plan)
-    reported = on_uni(first("beta", "gpu.lost"), plan=plan)
-    assert "continue without it: add `exclude: beta` to `options:` of cluster uni in the inventory" in reported
-    assert reported.endswith("  → orch logs r1 --nodes beta")
+    found = on_uni(first("beta", "gpu.lost"), plan=plan)
+    assert "continue without it: add `exclude: beta` to `options:` of cluster uni in the inventory" in found
+    assert found.endswith("  → orch logs r1 --nodes beta")
     assert "then: orch check-gpus --on uni --nodes 3" in on_uni(first("beta", "gpu.none"), plan=plan)
 
 
@@ -459,7 +452,7 @@ def test_lines_in_a_record(orch: Orch) -> None:
     record.save_plan(lan.plan(THREE))
     with record.open_log("alpha") as log:
         for number, line in enumerate(SAYS):
-            log.add(line_of(number, line.partition(": ")[2]))
+            log.add(wrote(number, line.partition(": ")[2]))
     ran = orch("why", "old-1", on=lan.lan(*THREE))
     assert "ValueError: label 11" in ran.out
 

@@ -74,8 +74,7 @@ def read_case(path: Path, *, with_nodes: bool = True) -> Case:
 
 
 def _seconds(texts: Sequence[str], first: int) -> Iterator[float]:
-    """Yield the time of each line: by the clock of the node's supervisor, where it reports; otherwise one after the
-    other."""
+    """Yield the time of each line: by the clock of the node's supervisor if it reports, otherwise in order."""
     second = float(first)
     events = [decode_event(text) for text in texts]
     supervised = any(isinstance(event, GenerationStarted) for event in events)

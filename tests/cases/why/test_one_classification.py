@@ -88,10 +88,8 @@ def ended(lines: list[str], kernel: tuple[str, ...] = (), node: str = "alpha", c
 def folded(lines: list[str]) -> bool:
     """Return whether the screen replaces the last traceback of rank 0 by a line."""
     fold = Consequences({})
-    printed = [
-        RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)
-    ]
-    shown = [line for one in printed for line in fold.hear(one)] + list(fold.rest())
+    given = [RunLine(time="", node="alpha", node_rank=0, rank=rank, text=text) for rank, text in map(split_rank, lines)]
+    shown = [line for one in given for line in fold.hear(one)] + list(fold.rest())
     return not any("Traceback (most recent call last)" in line.text for line in shown)
 
 

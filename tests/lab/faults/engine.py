@@ -92,8 +92,7 @@ def _replaced(lan: Lan, node: str, make: str) -> Iterator[None]:
 
 @contextmanager
 def files_of_a_container_gone(lan: Lan, node: str) -> Iterator[None]:
-    """Leave a container as a power cut does: the engine knows a container of a run, and its layers are not on the
-    disk."""
+    """Leave a container as a power cut does: the engine knows it, and its layers are not on the disk."""
     create = f"docker create --name orch-left --label orch.run_id=dead-0a1b {IMAGE}"
     with broken(lan, node, create, "docker rm -f orch-left"), mounted(lan, node, "/var/lib/docker"):
         yield
