@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -149,13 +150,17 @@ class Steady:
 
 
 def sampled(file: Path, meter: Steady, **options: int) -> list[ResourceUsage]:
-    """Events until two have come or the meter has failed."""
+    """Events until two have come or the meter has failed; its thread has ended, so that what it prints is there."""
     reports: list[ResourceUsage] = []
+    others = threading.enumerate()
     sampler = ResourceSampler(file, reports.append, every_s=0.01, meter=lambda: meter, **options)
     deadline = time.monotonic() + 30
     while len(reports) < 2 and meter.read_so_far < meter.fails_at and time.monotonic() < deadline:
         time.sleep(0.01)
     sampler.stop()
+    for thread in threading.enumerate():
+        if thread not in others:
+            thread.join()
     return reports
 
 
