@@ -21,7 +21,7 @@ LINES = {
     "orch_hooks": 300,
     "orchestrator": 58_000,  # the target: 40,900
     "trainer": 28_100,  # the target: 20,600
-    "tests": 76_600,  # the target: 50,000
+    "tests": 76_700,  # the target: 50,000
     "benchmarks": 12_400,  # the target: 8,000
 }
 """Lines of a package, rounded up to hundreds. One that has fallen by a thousand gets the smaller budget."""
