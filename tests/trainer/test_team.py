@@ -60,7 +60,7 @@ def test_who_would_slow_the_run_down_is_left_out(observe: Observe, tmp_path: Pat
 
 def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path: Path) -> None:
     options = {**BY_SPEED, "global_batch_size": 16, "batch_size": 16, "max_steps": 4 * WINDOW}
-    wishes = {"sample_s": (0.002, 0.002), "slower_after": 12 + WINDOW}
+    wishes = {"sample_s": (0.008, 0.008), "slower_after": 12 + WINDOW}
     two = observe(tmp_path / "two", 2, wishes, **options)
     assert two.code == 0, two.err
     changes = [event["shares"] for event in two.events("rebalanced") if event["rank"] == 0]
