@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 
 from orchestrator.checks.node_network import address_of, interfaces_of, is_ipv4, lan_addresses, networks_of, one_machine
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
@@ -92,6 +93,15 @@ def subnets_differ(fleet: Sequence[Examined]) -> Iterator[Finding]:
         yield Finding.of("network.subnets_differ", ", ".join(few), table=table)
 
 
+def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """An address that leads each of the others to itself."""
+    loopback = [facts for facts in fleet if facts.address.startswith("127.")]
+    if len(loopback) < len(fleet):
+        for facts in loopback:
+            yield Finding.of("network.loopback", facts.name, address=facts.address)
+
+
+LAUNCH_CHECKS = (loopback_address,)
 NODE_CHECKS = (address_elsewhere,)
 CHECKS = (address_duplicate, own_name, subnets_differ)
 

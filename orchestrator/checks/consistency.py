@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from orchestrator.checks.preflight import image_differs
+from orchestrator.checks.images import image_differs
 from orchestrator.specs.data import DamagedFile
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.run import State
@@ -62,12 +63,6 @@ def kernel(fleet: Sequence[Examined]) -> Iterator[Finding]:
     )
 
 
-def clock_unsynchronized(node: Examined) -> Iterator[Finding]:
-    """A clock that no time service sets drifts by seconds a week."""
-    if node.host and node.host.ntp == "no":
-        yield Finding.of("clock.not_kept", node.name)
-
-
 def damaged_data(node: Examined) -> Iterator[Finding]:
     """Copies of data that are not what was sent; those that a run may read are not replaced now."""
     by_copy = dict[str, list[DamagedFile]]()
@@ -90,6 +85,13 @@ def datasets(fleet: Sequence[Examined]) -> Iterator[Finding]:
             yield Finding.of("data.differs", _names(groups), folder=folder, groups=listed(groups))
         elif missing:
             yield Finding.of("data.missing", ", ".join(missing), case="some", folder=folder, holders=tuple(held))
+
+
+def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
+    """Report nodes without data for a run that brings none. `make`: the command that prepares it."""
+    without = [facts.name for facts in fleet if facts.has_data is False]
+    if without:
+        yield Finding.of("data.missing", ", ".join(without), case="everywhere", make=make)
 
 
 def _vectors(node: Examined) -> str:
@@ -123,5 +125,5 @@ def listed(groups: dict[str, list[str]]) -> str:
     return "; ".join(f"{', '.join(names)}: {word}" for word, names in groups.items())
 
 
-NODE_CHECKS = (image_architecture, clock_unsynchronized, damaged_data)
+NODE_CHECKS = (image_architecture, damaged_data)
 CHECKS = (torch, nccl, architecture, cpu_capability, kernel, datasets)

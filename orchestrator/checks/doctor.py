@@ -6,14 +6,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from orchestrator.checks import (
+    clock,
     consistency,
     engine,
     firewall,
     gpu,
+    images,
     network,
     orphans,
     power,
-    preflight,
     reach,
     resources,
 )
@@ -35,9 +36,19 @@ def _each_node(fleet: Sequence[Examined], check: NodeCheck) -> Iterator[Finding]
     return (finding for node in fleet for finding in check(node))
 
 
+LAUNCH_CHECKS: Mapping[str, tuple[QuickCheck, ...]] = {
+    "reach": reach.LAUNCH_CHECKS,
+    "engine": engine.LAUNCH_CHECKS,
+    "network": network.LAUNCH_CHECKS,
+    "consistency": (*images.LAUNCH_CHECKS, *clock.LAUNCH_CHECKS),
+    "resources": resources.LAUNCH_CHECKS,
+}
+"""Checks of a launch, by area: for faults that forbid it or should be known."""
+
+
 def _checks(area: str, of_one: Sequence[NodeCheck] = (), of_all: Sequence[Check] = ()) -> tuple[Check, ...]:
     """The checks of a launch in this area, of a single node, and of the fleet."""
-    quick = (partial(_quick, check=check) for check in preflight.AREAS.get(area, ()))
+    quick = (partial(_quick, check=check) for check in LAUNCH_CHECKS.get(area, ()))
     return (*quick, *(partial(_each_node, check=check) for check in of_one), *of_all)
 
 
@@ -60,7 +71,7 @@ AREAS: Mapping[str, tuple[Check, ...]] = {
     "engine": _checks("engine", engine.NODE_CHECKS, engine.CHECKS),
     "gpu": (_gpus, *_checks("gpu", gpu.NODE_CHECKS)),
     "network": _checks("network", network.NODE_CHECKS, (*network.CHECKS, *firewall.CHECKS)),
-    "consistency": _checks("consistency", consistency.NODE_CHECKS, consistency.CHECKS),
+    "consistency": _checks("consistency", (*consistency.NODE_CHECKS, *clock.NODE_CHECKS), consistency.CHECKS),
     "resources": _checks(
         "resources", (*resources.NODE_CHECKS, *orphans.NODE_CHECKS), (*resources.CHECKS, *orphans.CHECKS)
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.specs.container_limits import limits_of
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.numbers import whole
@@ -89,5 +90,28 @@ def _version(node: Examined) -> tuple[int, ...]:
     return known if len(known) == len(parts) else ()
 
 
+def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Nodes that are processes run the torch of this Python, which the controller does not need otherwise."""
+    engines = {facts.name: facts.engine for facts in fleet if facts.engine and facts.engine.kind == "process"}
+    without = [name for name, engine in engines.items() if not engine.version]
+    if without:
+        yield Finding.of("engine.no_torch", ", ".join(without))
+
+
+def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Docker Desktop's host network is that of its own virtual machine."""
+    for facts in fleet:
+        if facts.engine and facts.engine.docker_desktop:
+            yield Finding.of("engine.docker_desktop", facts.name)
+
+
+def podman(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Podman under Docker's API: it restarts no container after a reboot, and its GPUs and networks are others."""
+    for facts in fleet:
+        if facts.engine and facts.engine.kind == "podman":
+            yield Finding.of("engine.podman", facts.name)
+
+
+LAUNCH_CHECKS = (docker_desktop, podman, torch_missing)
 NODE_CHECKS = (silent, too_old, wsl_networking, limits_ignored)
 CHECKS = (rootless,)

@@ -123,5 +123,6 @@ def mtu_differs(fleet: Sequence[Examined]) -> Iterator[Finding]:
         yield Finding.of("network.mtu_differs", ", ".join(odd), mtus=shown, lines="; ".join(lines))
 
 
+LAUNCH_CHECKS = addresses.LAUNCH_CHECKS
 NODE_CHECKS = (interface_missing, wifi, slow_link, half_duplex, *addresses.NODE_CHECKS)
 CHECKS = (interface_differs, two_in_subnet, vpn_route, mtu_differs, *addresses.CHECKS, *reachability.CHECKS)

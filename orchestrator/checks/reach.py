@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.checks.node_network import one_machine
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 from orchestrator.specs.reach import Reach
@@ -78,5 +79,20 @@ def same_machine_id(fleet: Sequence[Examined]) -> Iterator[Finding]:
 
 UNSEEN = (out_of_reach, not_asked)
 """Checks that find nodes that could not be examined."""
+
+
+def same_machine(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Two names for one machine: two ranks would share its limits and its lock."""
+    seen: dict[str, str] = {}
+    for facts in fleet:
+        engine = facts.engine.id if facts.engine and facts.engine.kind == "docker" else ""
+        if not engine:
+            continue
+        if engine in seen:
+            yield Finding.of("inventory.same_machine", facts.name, first=seen[engine], engine=engine[:14])
+        seen.setdefault(engine, facts.name)
+
+
+LAUNCH_CHECKS = (same_machine,)
 NODE_CHECKS = (slow,)
 CHECKS = (*UNSEEN, same_address, same_machine_id)

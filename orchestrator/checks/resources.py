@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.checks.preflight import DISK_NEEDED_MIB
 from orchestrator.specs.container_limits import limits_of
+from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.finding import Finding
 from orchestrator.specs.node_report import Examined
 
+DISK_NEEDED_MIB = 1024
+"""Least room with which a run may begin."""
 CHECKPOINTS_MIB = 5120
 """Three checkpoints of GPT-2 124M with AdamW (1.5 GB each): two kept and one being written."""
 IMAGE_MIB = 2048
@@ -95,5 +97,22 @@ def port_taken(node: Examined) -> Iterator[Finding]:
     yield Finding.of("resources.port_taken", node.name, port=port, holders=", ".join(map(str, node.host.holders)))
 
 
+def disk_room(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """No room for checkpoints."""
+    for facts in fleet:
+        if facts.disk_free_mib is not None and facts.disk_free_mib < DISK_NEEDED_MIB:
+            yield Finding.of(
+                "disk.full", facts.name, disk_free_mib=facts.disk_free_mib, DISK_NEEDED_MIB=DISK_NEEDED_MIB
+            )
+
+
+def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Less memory than a container is promised at the least."""
+    for facts in fleet:
+        if 0 < facts.memory_mib < 1024:
+            yield Finding.of("memory.small", facts.name, memory_mib=facts.memory_mib)
+
+
+LAUNCH_CHECKS = (disk_room, memory_limit)
 NODE_CHECKS = (workspace, disk_low, memory, memory_held, cpus, shared_memory, open_files, port_taken)
 CHECKS = (image_room,)

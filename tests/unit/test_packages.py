@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.checks.preflight import image_outdated, package_missing
+from orchestrator.checks.images import image_outdated, package_missing
 from orchestrator.fleet.images import build_context as reading
 from orchestrator.fleet.images.build import BuildOptions, build_image
 from orchestrator.fleet.images.build_context import read_additions

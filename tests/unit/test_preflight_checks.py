@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.checks.preflight import AREAS
+from orchestrator.checks.doctor import LAUNCH_CHECKS
 from orchestrator.specs.facts import EngineFacts, ImageContents, ImageFacts, NodeFacts
 from tests import lan
 from tests.unit.findings.preflight import preflight
@@ -58,7 +58,7 @@ def test_one_fault_one_finding(id: str, severity: str, beta: NodeFacts) -> None:
 
 
 def test_every_check_is_tried_here() -> None:
-    assert len({id for id, _, _ in FAULTS}) == sum(map(len, AREAS.values()))
+    assert len({id for id, _, _ in FAULTS}) == sum(map(len, LAUNCH_CHECKS.values()))
 
 
 def test_processes_of_one_computer_share_everything() -> None:

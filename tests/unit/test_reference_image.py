@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.checks.preflight import AREAS
+from orchestrator.checks.doctor import LAUNCH_CHECKS
 from orchestrator.fleet.gather import gather_facts
 from orchestrator.fleet.images.distribute_image import Registry
 from orchestrator.fleet.images.reference import provide_reference
@@ -156,7 +156,9 @@ def test_another_image_under_the_name_is_found_out() -> None:
 def found_in(here: lan.Lan, *command: str) -> tuple[dict[str, NodeFacts], list[Finding]]:
     request = lan.request(tuple(here.nodes), image=MINE, command=command or ("python", "train.py"))
     facts = {one.item.name: one.value() for one in gather_facts(list(here.nodes.values()), request)}
-    return facts, [finding for checks in AREAS.values() for check in checks for finding in check([*facts.values()])]
+    return facts, [
+        finding for checks in LAUNCH_CHECKS.values() for check in checks for finding in check([*facts.values()])
+    ]
 
 
 def saying(**changes: object) -> Callable[[ContainerSpec], tuple[int, str, str]]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from orchestrator.checks.preflight import data_missing, image_outdated, package_missing
+from orchestrator.checks.consistency import data_missing
+from orchestrator.checks.images import image_outdated, package_missing
 from orchestrator.cli.launching.first_steps import NotReadyError, steps_needed
 from orchestrator.cli.launching.missing_modules import missing_modules
 from orchestrator.cli.options import OutputMode

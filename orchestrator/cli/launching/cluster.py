@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from orchestrator.checks.preflight import data_missing
+from orchestrator.checks.consistency import data_missing
 from orchestrator.cli.launching.following import Attended
 from orchestrator.cli.launching.order import LaunchOrder
 from orchestrator.cli.launching.own_code import OwnCode

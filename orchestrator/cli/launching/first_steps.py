@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.checks.preflight import modules_missing
+from orchestrator.checks.images import modules_missing
 from orchestrator.cli.consent import agreed, can_ask
 from orchestrator.cli.launching.missing_modules import of_the_next_image
 from orchestrator.cli.launching.named_packages import is_named, named_packages, names_of, own_requirements

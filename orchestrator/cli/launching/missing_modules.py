@@ -16,7 +16,7 @@ from contract.import_names import (
     package_of,
     packages_of,
 )
-from orchestrator.checks.preflight import modules_missing
+from orchestrator.checks.images import modules_missing
 from orchestrator.cli.launching.named_packages import is_named, named_packages, names_of, own_requirements
 from orchestrator.plan.packages import command_to_add
 from orchestrator.specs.finding import Finding

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.checks.preflight import AREAS, image_outdated, package_missing
+from orchestrator.checks.doctor import LAUNCH_CHECKS
+from orchestrator.checks.images import image_outdated, package_missing
 from orchestrator.specs.facts import EngineFacts, ImageContents, NodeFacts
 from orchestrator.specs.finding import Finding
 from tests import lan
@@ -19,7 +20,7 @@ CONTENTS = ImageContents(reference="lab/mine:1", device="cpu", python="3.11.2", 
 
 def preflight(fleet: Sequence[NodeFacts]) -> list[Finding]:
     """All of them."""
-    return [finding for checks in AREAS.values() for check in checks for finding in check(fleet)]
+    return [finding for checks in LAUNCH_CHECKS.values() for check in checks for finding in check(fleet)]
 
 
 def healthy() -> Iterable[Finding]:

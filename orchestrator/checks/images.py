@@ -1,8 +1,8 @@
-"""Checks before a launch, for faults that forbid it or should be known: facts of all nodes in, findings out."""
+"""Checks of the nodes' images: missing, unfit for a run, different, older than what the inventory or a script asks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.specs.facts import ImageContents, NodeFacts
 from orchestrator.specs.finding import Finding
@@ -17,24 +17,8 @@ from orchestrator.specs.labels import (
     PACKAGE_LABELS,
 )
 
-CLOCK_WARN_S = 1.0
-CLOCK_ERROR_S = 30.0
-"""Liveness in torch's stores compares wall clocks."""
-DISK_NEEDED_MIB = 1024
 OLDEST_PYTHON = (3, 11)
 """The agent's."""
-
-
-def same_machine(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Two names for one machine: two ranks would share its limits and its lock."""
-    seen: dict[str, str] = {}
-    for facts in fleet:
-        engine = facts.engine.id if facts.engine and facts.engine.kind == "docker" else ""
-        if not engine:
-            continue
-        if engine in seen:
-            yield Finding.of("inventory.same_machine", facts.name, first=seen[engine], engine=engine[:14])
-        seen.setdefault(engine, facts.name)
 
 
 def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -42,21 +26,8 @@ def image_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     for facts in fleet:
         if facts.image is None and facts.engine and facts.engine.kind == "docker":
             named = ("--image", facts.reference) if facts.reference else ()
-            yield Finding.of(
-                "image.missing",
-                facts.name,
-                case="named" if named else "built",
-                image=facts.reference,
-                options=named,
-            )
-
-
-def torch_missing(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Nodes that are processes run the torch of this Python, which the controller does not need otherwise."""
-    engines = {facts.name: facts.engine for facts in fleet if facts.engine and facts.engine.kind == "process"}
-    without = [name for name, engine in engines.items() if not engine.version]
-    if without:
-        yield Finding.of("engine.no_torch", ", ".join(without))
+            case = "named" if named else "built"
+            yield Finding.of("image.missing", facts.name, case=case, image=facts.reference, options=named)
 
 
 def image_differs(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
@@ -108,58 +79,6 @@ def _problem_in(image: ImageContents, *, needs_nccl: bool) -> tuple[str, str] | 
     return None
 
 
-def docker_desktop(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Docker Desktop's host network is that of its own virtual machine."""
-    for facts in fleet:
-        if facts.engine and facts.engine.docker_desktop:
-            yield Finding.of("engine.docker_desktop", facts.name)
-
-
-def podman(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Podman under Docker's API: it restarts no container after a reboot, and its GPUs and networks are others."""
-    for facts in fleet:
-        if facts.engine and facts.engine.kind == "podman":
-            yield Finding.of("engine.podman", facts.name)
-
-
-def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """A clock that is off. Where all nodes agree with each other, it is this computer's, which no rank reads."""
-    offsets = [facts.clock_offset_s for facts in fleet]
-    if len(fleet) > 1 and max(offsets) - min(offsets) <= CLOCK_WARN_S < min(map(abs, offsets)):
-        yield Finding.of("clock.controller", "", off=_off(-offsets[0]))
-        return
-    for facts in fleet:
-        off = facts.clock_offset_s
-        if abs(off) > CLOCK_WARN_S:
-            yield Finding.of(
-                "clock.skew", facts.name, case="far" if abs(off) > CLOCK_ERROR_S else "near", off=_off(off)
-            )
-
-
-def disk_room(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """No room for checkpoints."""
-    for facts in fleet:
-        if facts.disk_free_mib is not None and facts.disk_free_mib < DISK_NEEDED_MIB:
-            yield Finding.of(
-                "disk.full", facts.name, disk_free_mib=facts.disk_free_mib, DISK_NEEDED_MIB=DISK_NEEDED_MIB
-            )
-
-
-def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Less memory than a container is promised at the least."""
-    for facts in fleet:
-        if 0 < facts.memory_mib < 1024:
-            yield Finding.of("memory.small", facts.name, memory_mib=facts.memory_mib)
-
-
-def loopback_address(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """An address that leads each of the others to itself."""
-    loopback = [facts for facts in fleet if facts.address.startswith("127.")]
-    if len(loopback) < len(fleet):
-        for facts in loopback:
-            yield Finding.of("network.loopback", facts.name, address=facts.address)
-
-
 def image_outdated(fleet: Sequence[NodeFacts], additions: str) -> Iterator[Finding]:
     """Nodes whose image has other packages than the inventory names now; `additions` is the hash of these."""
     held = {facts.name: facts.image.labels.get(LABEL_ADDITIONS, "") for facts in fleet if facts.image}
@@ -186,27 +105,6 @@ def modules_missing(fleet: Sequence[NodeFacts], modules: Iterable[str]) -> dict[
     return {module: names for module, names in missing.items() if names}
 
 
-def data_missing(fleet: Sequence[NodeFacts], make: str) -> Iterator[Finding]:
-    """Report nodes without data for a run that brings none. `make`: the command that prepares it."""
-    without = [facts.name for facts in fleet if facts.has_data is False]
-    if without:
-        yield Finding.of("data.missing", ", ".join(without), case="everywhere", make=make)
-
-
-AREAS: Mapping[str, tuple[Callable[[Sequence[NodeFacts]], Iterator[Finding]], ...]] = {
-    "reach": (same_machine,),
-    "engine": (docker_desktop, podman, torch_missing),
-    "network": (loopback_address,),
-    "consistency": (image_missing, image_unfit, image_differs, clock_skew),
-    "resources": (disk_room, memory_limit),
-}
-"""Checks of a launch, by the area of `orch doctor` that they belong to."""
-
-
-def _off(seconds: float) -> str:
-    return f"{abs(seconds):.0f} s {'ahead' if seconds > 0 else 'behind'}"
-
-
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
@@ -215,3 +113,6 @@ def _profile(facts: NodeFacts) -> str:
     """Profile of the node's image, with its CUDA: older GPUs and drivers have another build of the same torch."""
     labels = facts.image.labels if facts.image else {}
     return f"{labels.get(LABEL_PROFILE, '')} {labels.get(LABEL_CUDA, '')}".strip()
+
+
+LAUNCH_CHECKS = (image_missing, image_unfit, image_differs)
