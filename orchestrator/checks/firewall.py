@@ -19,7 +19,8 @@ from orchestrator.checks.reachability import (
     unreachable_pairs,
 )
 from orchestrator.specs.finding import Finding
-from orchestrator.specs.firewall import UFW, Firewall, Opening, known_mark, line_to_paste
+from orchestrator.specs.firewall import UFW, Firewall, Opening, known_mark
+from orchestrator.specs.firewall_commands import line_to_paste
 from orchestrator.specs.network import Path
 from orchestrator.specs.node_report import Examined
 

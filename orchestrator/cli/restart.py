@@ -9,6 +9,7 @@ from orchestrator.cli.context import load_inventory
 from orchestrator.cli.flags import expand
 from orchestrator.cli.options import OutputMode, RunToStopArgument, TimeoutToStopOption
 from orchestrator.cli.report import say
+from orchestrator.specs.container import STOP_TIMEOUT_S
 from orchestrator.specs.errors import EXIT_INTERRUPTED, OrchError
 from orchestrator.specs.launch_options import LaunchOptions
 
@@ -20,7 +21,10 @@ orch restart RUN --nodes alpha,beta --detach
 
 @expand(only=("nodes", "engine", "as_json", "detach", "no_supervise", "confirmed", "inventory"))
 def restart(
-    options: LaunchOptions, mode: OutputMode, run: RunToStopArgument = None, timeout: TimeoutToStopOption = 75
+    options: LaunchOptions,
+    mode: OutputMode,
+    run: RunToStopArgument = None,
+    timeout: TimeoutToStopOption = STOP_TIMEOUT_S,
 ) -> int:
     """Stop a run like `orch stop`, then resume it like `orch resume`.
 

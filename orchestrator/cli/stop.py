@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.cli.context import load_inventory
 from orchestrator.cli.options import InventoryOption, JsonOption, RunToStopArgument, TimeoutToStopOption, YesOption
 from orchestrator.cli.report import say, write_json
+from orchestrator.specs.container import STOP_TIMEOUT_S
 from orchestrator.specs.errors import EXIT_INTERRUPTED, EXIT_OK
 from orchestrator.specs.run import State
 
@@ -17,7 +18,7 @@ orch stop RUN --timeout 0
 
 def stop(
     run: RunToStopArgument = None,
-    timeout: TimeoutToStopOption = 75,
+    timeout: TimeoutToStopOption = STOP_TIMEOUT_S,
     as_json: JsonOption = False,
     yes: YesOption = False,
     inventory: InventoryOption = None,

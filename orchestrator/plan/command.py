@@ -19,9 +19,6 @@ TORCH_HOME = f"{CONTAINER_WORKSPACE}/cache/torch"
 """Cache of `torch.hub`, which torchvision's weights use."""
 COMPILED = f"{CONTAINER_WORKSPACE}/cache/inductor"
 """Cache of torch.compile."""
-SHUTDOWN_TIMEOUT_S = 60
-"""Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
-STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
 TEST_RENDEZVOUS_S = 90
 """Seconds that the nodes of a test wait for each other: torch loads in 2 to 30 s."""
 TEST_PROCESS_GROUP_S = 20

@@ -13,15 +13,13 @@ from orchestrator.plan.command import (
     COMPILED,
     CONTAINER_WORKSPACE,
     HF_HOME,
-    SHUTDOWN_TIMEOUT_S,
-    STOP_TIMEOUT_S,
     TORCH_HOME,
     TorchrunPlace,
     script_environment,
     torchrun_command,
 )
 from orchestrator.specs import labels
-from orchestrator.specs.container import ContainerSpec, Mount
+from orchestrator.specs.container import SHUTDOWN_TIMEOUT_S, STOP_TIMEOUT_S, ContainerSpec, Mount
 from orchestrator.specs.container_limits import limits_of
 from orchestrator.specs.data import DataFolder
 from orchestrator.specs.facts import NodeFacts

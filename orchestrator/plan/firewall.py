@@ -1,4 +1,4 @@
-"""Commands that open a node's firewall to the machines of the inventory, and that close it again. Pure.
+"""Plan of the openings of a node's firewall to the machines of the inventory: missing, stale, and how to run. Pure.
 
 The mark tells orch's own rules. Other rules are neither relied on nor touched, since their order decides their effect.
 ufw keeps equal rules once, so there an equal rule of another owner counts and stays.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.specs.firewall import UFW, Firewall, Opening, close_commands, known_mark, open_commands
+from orchestrator.specs.firewall import UFW, Firewall, Opening, known_mark
+from orchestrator.specs.firewall_commands import close_commands, open_commands
 from orchestrator.specs.network import NetworkFacts
 
 

@@ -8,7 +8,8 @@ from itertools import accumulate
 
 from orchestrator.plan.container import Placement, plan_node
 from orchestrator.plan.memory import fit_memory
-from orchestrator.plan.ranks import backend_of, choose_ports, device_of, interface_of, nproc_of, rank_order
+from orchestrator.plan.ports import choose_ports
+from orchestrator.plan.ranks import backend_of, device_of, interface_of, nproc_of, rank_order
 from orchestrator.specs.container_limits import container_limits
 from orchestrator.specs.facts import NodeFacts
 from orchestrator.specs.inventory import Limits, NodeSpec

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MIB = 1024 * 1024
+SHUTDOWN_TIMEOUT_S = 60
+"""Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
+STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
+"""Seconds after which what still runs is killed: longer than the above, else Docker kills a rank while it writes its
+checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +55,7 @@ class ContainerSpec:
     """Docker's `on-failure:N`; 0 is `no`."""
     auto_remove: bool = False
     """True if the engine removes it when it ends: for a probe, whose controller may be gone by then."""
-    stop_timeout_s: int = 75
-    """Longer than torchrun's shutdown timeout, else Docker kills a rank while it writes its checkpoint."""
+    stop_timeout_s: int = STOP_TIMEOUT_S
     log_max_size: str = "50m"
     log_max_files: int = 3
 

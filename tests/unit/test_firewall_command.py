@@ -15,7 +15,8 @@ from orchestrator.fleet.connect import connecting_by
 from orchestrator.nodes.fake import Answer, FakeNode
 from orchestrator.nodes.sudo import CHECK, SUDO
 from orchestrator.plan.firewall import plan_apply, plan_remove
-from orchestrator.specs.firewall import Firewall, Opening, close_commands, known_mark, line_to_paste, open_commands
+from orchestrator.specs.firewall import Firewall, Opening, known_mark
+from orchestrator.specs.firewall_commands import close_commands, line_to_paste, open_commands
 from orchestrator.specs.network import NetworkFacts
 from tests.json_output import json_data
 from tests.unit.machines import AskingSudo

@@ -21,7 +21,7 @@ from orchestrator.fleet.supervise.attempt import AbsentNode, AttemptOptions, Cal
 from orchestrator.fleet.supervise.followed import FollowedRun
 from orchestrator.fleet.supervise.log_reader import Pause
 from orchestrator.fleet.supervise.replan import NodePool, claim_next, require_fit, start_next_attempt, undo_claim
-from orchestrator.plan.command import STOP_TIMEOUT_S
+from orchestrator.specs.container import STOP_TIMEOUT_S
 from orchestrator.specs.errors import OrchError
 from orchestrator.specs.plan import Plan
 from orchestrator.specs.run_events import Replanned, RunLine
