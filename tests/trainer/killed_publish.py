@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from contract.checkpoint import CheckpointManifest
-from trainer.data import checkpoint
+from trainer import checkpoint_folder
 from trainer.data.files import exchange
 
-FILES = tuple(f"{Path(module.__file__ or '').resolve()}" for module in (checkpoint, shutil))
+FILES = tuple(f"{Path(module.__file__ or '').resolve()}" for module in (checkpoint_folder, shutil))
 
 
 def refused(first: Path, second: Path) -> None:
@@ -34,7 +34,7 @@ def scratch(root: Path, content: bytes) -> Path:
     def state(file: BinaryIO) -> None:
         file.write(content)
 
-    return checkpoint.write(root, CheckpointManifest(step=10, attempt=0), state, {})
+    return checkpoint_folder.write(root, CheckpointManifest(step=10, attempt=0), state, {})
 
 
 def killed_at(number: int, root: Path, manner: str) -> bool:
@@ -55,7 +55,7 @@ def killed_at(number: int, root: Path, manner: str) -> bool:
 
         new = scratch(root, b"new" * 100)
         sys.settrace(trace)
-        checkpoint.publish(new, refused if manner == "rename" else exchange)
+        checkpoint_folder.publish(new, refused if manner == "rename" else exchange)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
@@ -65,12 +65,12 @@ if __name__ == "__main__":
     while died:
         root = folder / str(number) / "checkpoints"
         root.parent.mkdir()
-        checkpoint.publish(scratch(root, b"old"))
+        checkpoint_folder.publish(scratch(root, b"old"))
         died = killed_at(number, root, sys.argv[2])
         problems: list[str] = []
-        found = checkpoint.to_resume(root, None, 0, problems.append)
+        found = checkpoint_folder.to_resume(root, None, 0, problems.append)
         size = found.state_file.stat().st_size if found else 0
-        checkpoint.publish(scratch(root, b"last"))
+        checkpoint_folder.publish(scratch(root, b"last"))
         left = sorted(path.name for path in root.iterdir())
         reported = {"died": died, "step": found and found.step, "size": size, "problems": problems, "left": left}
         sys.stdout.write(f"{json.dumps(reported)}\n")

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from contract.checkpoint import CheckpointManifest
 from tests.trainer.observed import same, state
+from trainer import checkpoint_folder
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint
 from trainer.data.batch import Batch, BatchRequest
 from trainer.engine.checkpoints.resume import TrainState, resume
 from trainer.engine.early_stopping import EarlyStopping
@@ -121,8 +121,8 @@ def trained_until(folder: Path, group: Group, model: Mixed, options: TrainOption
     if group.place.rank == 0:
         manifest = CheckpointManifest(step=until, workload=workload.name, identity=dict(workload.identity))
         written = trained.state(until, until)
-        checkpoint.publish(
-            checkpoint.write(folder / "checkpoints", manifest, lambda file: torch.save(written, file), {})
+        checkpoint_folder.publish(
+            checkpoint_folder.write(folder / "checkpoints", manifest, lambda file: torch.save(written, file), {})
         )
     group.barrier()
     return alike

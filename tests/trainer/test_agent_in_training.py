@@ -18,7 +18,7 @@ import torch
 from tests.trainer.conftest import Call, Ranks, Result
 from tests.trainer.observed import same, state
 from tests.trainer.test_agent import free_port
-from trainer.data import checkpoint
+from trainer import checkpoint_folder
 
 LAST, EVERY = 360, 12
 PIPE_BYTES = 4096
@@ -48,7 +48,7 @@ def test_killed_five_times_it_is_the_undisturbed_run(
     for life in (*lives, last):
         assert life.losses() == {step: losses[step] for step in life.losses()}
     assert same(state(tmp_path / "killed", LAST), state(tmp_path / "whole", LAST))
-    assert checkpoint.steps(tmp_path / "killed/checkpoints") == [LAST, LAST - EVERY]
+    assert checkpoint_folder.steps(tmp_path / "killed/checkpoints") == [LAST, LAST - EVERY]
 
 
 def _until_a_checkpoint(command: tuple[str, ...], environ: Mapping[str, str]) -> Result:

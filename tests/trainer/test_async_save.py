@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.trainer.observed import Observed, Wishes, same, state
+from trainer import checkpoint_folder
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint
 from trainer.engine.async_save import Checkpointer
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.writer import Writer
@@ -70,7 +70,7 @@ class Training:
 
     @property
     def there(self) -> list[int]:
-        return checkpoint.steps(self.run.options.run_dir / "checkpoints")
+        return checkpoint_folder.steps(self.run.options.run_dir / "checkpoints")
 
     @property
     def checkpoints(self) -> list[dict[str, Any]]:

@@ -17,14 +17,14 @@ from typing import BinaryIO
 import pytest
 
 from contract.checkpoint import CheckpointManifest, StartPoint, decode_start, encode_start
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Keep
+from trainer import checkpoint_folder
+from trainer.checkpoint_folder import Keep
 from trainer.errors import ConfigurationError, TrainerError
 
 
 def save(
     root: Path, step: int, *, keep: int = 3, hours: float = 0, now: float = 0, attempt: int = 0
-) -> checkpoint.Checkpoint:
+) -> checkpoint_folder.Checkpoint:
     root.parent.mkdir(exist_ok=True)
     extra = root.parent / "tokenizer.json"
     extra.write_text("{}")
@@ -33,9 +33,9 @@ def save(
         file.write(b"weights" * 100)
 
     manifest = CheckpointManifest(step=step, run_id="r1", attempt=attempt)
-    saved = checkpoint.publish(checkpoint.write(root, manifest, weights, {extra.name: extra}))
+    saved = checkpoint_folder.publish(checkpoint_folder.write(root, manifest, weights, {extra.name: extra}))
     os.utime(saved.path, (now, now))
-    checkpoint.prune(root, step, Keep(count=keep, hours=hours), clock=lambda: now)
+    checkpoint_folder.prune(root, step, Keep(count=keep, hours=hours), clock=lambda: now)
     return saved
 
 
@@ -62,10 +62,10 @@ def test_beside_the_newest_those_of_the_last_hours_and_the_best_stay(tmp_path: P
     for number in range(1, 7):  # one every hour
         save(root, number, keep=1, hours=3, now=number * 3600)
         if number == 1:
-            checkpoint.mark_best(root, number)
-    assert checkpoint.steps(root) == [6, 5, 4, 1]
+            checkpoint_folder.mark_best(root, number)
+    assert checkpoint_folder.steps(root) == [6, 5, 4, 1]
     save(root, 7, keep=3, hours=1, now=99 * 3600)  # none of them young any more: the count stays
-    assert checkpoint.steps(root) == [7, 6, 5, 1]
+    assert checkpoint_folder.steps(root) == [7, 6, 5, 1]
 
 
 def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_has_just_been_written_stays_below_damaged_ones(tmp_path: Path) -> 
     for step in (20, 30, 40):
         flip_a_bit(save(root, step).path / "state.pt")
     save(root, 25, keep=1)
-    found = checkpoint.newest_sound(root, lambda line: None)
+    found = checkpoint_folder.newest_sound(root, lambda line: None)
     assert found is not None
     assert found.step == 25
 
@@ -102,14 +102,14 @@ def test_a_failed_save_leaves_the_old_one_and_nothing_else(
                 raise RuntimeError(f"unexpected pos 704 vs 598 ({error.strerror})")
 
     with pytest.raises(TrainerError, match=f"{message}.*; the checkpoint of step 10 is kept"):
-        checkpoint.write(root, CheckpointManifest(step=20), fails, {})
+        checkpoint_folder.write(root, CheckpointManifest(step=20), fails, {})
     assert names(root) == ["step-00000010"]
 
 
 def test_leftovers_of_a_killed_save_are_no_checkpoint_and_go(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     (root / ".tmp-step-00000005").mkdir(parents=True)
-    assert checkpoint.survey(root) == []
+    assert checkpoint_folder.survey(root) == []
     save(root, 10)
     assert names(root) == ["step-00000010"]
 
@@ -131,7 +131,7 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(tmp_path: Path, harm:
         case "missing file":
             (newest / "tokenizer.json").unlink()
     messages: list[str] = []
-    found = checkpoint.newest_sound(root, messages.append)
+    found = checkpoint_folder.newest_sound(root, messages.append)
     assert found is not None
     assert found.step == 10
     assert len(messages) == 1
@@ -140,15 +140,15 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(tmp_path: Path, harm:
 
 def test_a_folder_renamed_to_another_step_is_not_believed(tmp_path: Path) -> None:
     path = save(tmp_path / "checkpoints", 10).path
-    assert checkpoint.examine(path.rename(path.with_name("step-00000099"))).problem
+    assert checkpoint_folder.examine(path.rename(path.with_name("step-00000099"))).problem
 
 
 def test_all_bad_is_an_error_and_none_is_not(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
-    assert checkpoint.newest_sound(root, print) is None
+    assert checkpoint_folder.newest_sound(root, print) is None
     flip_a_bit(save(root, 10).path / "state.pt")
     with pytest.raises(ConfigurationError, match="--from-scratch"):
-        checkpoint.newest_sound(root, lambda line: None)
+        checkpoint_folder.newest_sound(root, lambda line: None)
 
 
 def test_saving_over_a_damaged_step_replaces_it(tmp_path: Path) -> None:
@@ -161,19 +161,19 @@ def test_saving_over_a_damaged_step_replaces_it(tmp_path: Path) -> None:
 def test_setting_aside_never_overwrites(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     for number in (1, 2):
-        aside = checkpoint.set_aside([save(root, 10).path])
+        aside = checkpoint_folder.set_aside([save(root, 10).path])
         assert aside == tmp_path / f"checkpoints.set-aside-{number}"
-        assert not checkpoint.examine(aside / "step-00000010").problem
-    assert checkpoint.set_aside([]) is None
+        assert not checkpoint_folder.examine(aside / "step-00000010").problem
+    assert checkpoint_folder.set_aside([]) is None
 
 
 @pytest.mark.parametrize("meant", ["run", "run/checkpoints", "run/checkpoints/step-00000020/state.pt"])
 def test_ways_to_name_a_checkpoint(tmp_path: Path, meant: str) -> None:
     for step in (10, 20):
         save(tmp_path / "run/checkpoints", step)
-    assert checkpoint.locate(tmp_path / meant, print).step == 20
+    assert checkpoint_folder.locate(tmp_path / meant, print).step == 20
     with pytest.raises(ConfigurationError, match="no checkpoint"):
-        checkpoint.locate(tmp_path / "nowhere", print)
+        checkpoint_folder.locate(tmp_path / "nowhere", print)
 
 
 def test_verify_command(call, tmp_path: Path) -> None:
@@ -227,7 +227,9 @@ def test_a_look_that_gives_the_old_one_its_name_back_does_not_stop_a_replacement
         file.write(b"state")
 
     for _ in range(5):
-        saved = checkpoint.publish(checkpoint.write(root, CheckpointManifest(step=10), state, {}), no_exchange)
+        saved = checkpoint_folder.publish(
+            checkpoint_folder.write(root, CheckpointManifest(step=10), state, {}), no_exchange
+        )
         looks[-1].join()
         assert not saved.problem
         assert saved.state_file.read_bytes() == b"state"
@@ -269,9 +271,9 @@ def test_an_attempt_continues_from_the_recorded_checkpoint(tmp_path: Path, case:
         assert decode_start(encode_start(start)) == start
     messages: list[str] = []
     for _again in range(2):
-        found = checkpoint.to_resume(root, start, OWN, messages.append)
+        found = checkpoint_folder.to_resume(root, start, OWN, messages.append)
         assert (found and found.step) == case.found
-    assert sorted(set(case.attempts) - set(checkpoint.steps(root))) == list(case.aside)
+    assert sorted(set(case.attempts) - set(checkpoint_folder.steps(root))) == list(case.aside)
     assert len(messages) == bool(case.aside)
 
 
@@ -280,10 +282,10 @@ def test_another_checkpoint_of_the_recorded_step_is_refused(tmp_path: Path) -> N
     saved = save(root, 600)
     recorded = StartPoint(step=600, sha256="ab" * 32)
     with pytest.raises(ConfigurationError, match="not the one that was recorded"):
-        checkpoint.to_resume(root, recorded, OWN, print)
+        checkpoint_folder.to_resume(root, recorded, OWN, print)
     with pytest.raises(ConfigurationError, match=r"manifest\.json is missing"):
-        checkpoint.to_resume(root, StartPoint(step=700, sha256="ab" * 32), OWN, print)
+        checkpoint_folder.to_resume(root, StartPoint(step=700, sha256="ab" * 32), OWN, print)
     flip_a_bit(saved.path / "state.pt")
     with pytest.raises(ConfigurationError, match=r"state\.pt has changed"):
-        checkpoint.to_resume(root, StartPoint(step=600, sha256=saved.sha256), OWN, print)
-    assert checkpoint.steps(root) == [600]  # nothing was moved
+        checkpoint_folder.to_resume(root, StartPoint(step=600, sha256=saved.sha256), OWN, print)
+    assert checkpoint_folder.steps(root) == [600]  # nothing was moved

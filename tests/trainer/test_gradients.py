@@ -22,8 +22,8 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.data.batch import BatchRequest
 from trainer.data.manifests import PreparedText
 from trainer.engine.hardware.precision import has_native_bf16
-from trainer.engine.hardware.reproducible import seed_everything
 from trainer.engine.optimization.optimizer import build_optimizer
+from trainer.engine.seeding import seed_everything
 from trainer.engine.workload import Workload
 from trainer.models.gpt2 import GPT2
 from trainer.workloads.gpt2 import Gpt2

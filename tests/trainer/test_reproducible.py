@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.engine.hardware.reproducible import (
+from trainer.engine.seeding import (
     be_deterministic,
     determinism_explained,
     operator_without,

@@ -13,9 +13,9 @@ import torch
 from contract.checkpoint import CheckpointManifest, StartPoint
 from tests.trainer.observed import same, state
 from tests.trainer.resumed_ranks import MODELS, OPTIMIZERS, train_all
+from trainer import checkpoint_folder
+from trainer.checkpoint_folder import Checkpoint
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Checkpoint
 from trainer.engine.checkpoints.resume import choose
 from trainer.engine.group import Group
 
@@ -66,7 +66,7 @@ def test_words_of_the_user_and_then_the_record_choose_the_checkpoint(
 
     def save(step: int, attempt: int) -> Checkpoint:
         manifest = CheckpointManifest(step=step, run_id="r1", attempt=attempt)
-        return checkpoint.publish(checkpoint.write(root, manifest, lambda file: torch.save({}, file), {}))
+        return checkpoint_folder.publish(checkpoint_folder.write(root, manifest, lambda file: torch.save({}, file), {}))
 
     saved = {number: save(number, 0) for number in (200, 300, 600)}
     if own:
@@ -75,4 +75,4 @@ def test_words_of_the_user_and_then_the_record_choose_the_checkpoint(
     resume = words if words != "OLDER" else str(saved[200].path)
     chosen = choose(TrainOptions(run_dir=tmp_path, resume=resume), place, print)
     assert (chosen and chosen.step) == step
-    assert checkpoint.steps(root) == left
+    assert checkpoint_folder.steps(root) == left

@@ -18,8 +18,8 @@ from contract.checkpoint import CheckpointManifest
 from contract.failures.owners import EXIT_CODES
 from contract.run_folder import AGENTS_TOKEN
 from tests.trainer.test_agent import PACKAGES, free_port
+from trainer import checkpoint_folder
 from trainer.agent.ranks import OUR_MODULE
-from trainer.data import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -117,8 +117,8 @@ def test_a_killed_rank_restarts_the_script_with_the_newest_checkpoint(pair: Pair
     assert {"[rank2]: rank 2 of 4 a b", "[rank3]: rank 3 of 4 a b"} <= set(pair.lines(1))
     (tmp_path / "own.pt").write_bytes(b"weights")
     manifest = CheckpointManifest(step=7, entry="own.pt")
-    saved = checkpoint.publish(
-        checkpoint.write(tmp_path / "checkpoints", manifest, None, {"own.pt": tmp_path / "own.pt"})
+    saved = checkpoint_folder.publish(
+        checkpoint_folder.write(tmp_path / "checkpoints", manifest, None, {"own.pt": tmp_path / "own.pt"})
     )
     os.kill(int((tmp_path / "pid-3-1").read_text()), signal.SIGKILL)
     pair.until_generation(2)

@@ -17,8 +17,8 @@ from tests.conftest import Figure
 from tests.trainer.conftest import Call, Result
 from tests.trainer.observed import same, state
 from tests.trainer.test_agent import free_port
+from trainer import checkpoint_folder
 from trainer.agent.processes import descendants
-from trainer.data import checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -50,7 +50,7 @@ def test_each_of_ten_stops_saves_the_step_that_ran(
     assert [life.code for life in lives] == [143] * LIVES
     assert [life.events("checkpoint")[-1]["step"] for life in lives] == stops
     assert [life.events("resumed")[0]["step"] for life in lives[1:]] == stops[:-1]
-    newest = checkpoint.newest_sound(tmp_path / "stopped/checkpoints", say=figure)
+    newest = checkpoint_folder.newest_sound(tmp_path / "stopped/checkpoints", say=figure)
     assert newest
     assert newest.step == stops[-1]
 

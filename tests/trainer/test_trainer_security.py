@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from tests.trainer.conftest import Call
+from trainer import checkpoint_folder
 from trainer.agent.handshake import read_greeting
 from trainer.agent.messages import MisfitError, read_report
 from trainer.agent.wire import AgentConnection
-from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def made(folder: Path, files: dict[str, Any] | None = None, **about: Any) -> Pat
 
 
 def test_a_whole_one_is_sound(tmp_path: Path) -> None:
-    assert checkpoint.examine(made(tmp_path)).problem == ""
+    assert checkpoint_folder.examine(made(tmp_path)).problem == ""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_names_that_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     outside = tmp_path / "secret"
     outside.write_bytes(b"mine")
     files = {"state.pt": entry(b"weights"), name.format(outside=outside): entry(b"mine")}
-    assert checkpoint.examine(made(tmp_path, files)).problem
+    assert checkpoint_folder.examine(made(tmp_path, files)).problem
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_state_that_the_manifest_does_not_vouch_for(tmp_path: Path, files: Any
     path = made(tmp_path, {})
     (path / "tokenizer.json").write_bytes(b"{}")
     (path / "manifest.json").write_text(json.dumps({"step": 7, "files": files}))
-    assert checkpoint.examine(path).problem
+    assert checkpoint_folder.examine(path).problem
 
 
 def test_a_link_in_place_of_a_file(tmp_path: Path) -> None:
@@ -72,19 +72,19 @@ def test_a_link_in_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"weights")
     (path / "state.pt").unlink()
     (path / "state.pt").symlink_to(tmp_path / "elsewhere")
-    assert checkpoint.examine(path).problem
+    assert checkpoint_folder.examine(path).problem
 
 
 def test_a_pipe_in_place_of_a_file_delays_nothing(tmp_path: Path) -> None:
     path = made(tmp_path, {"state.pt": entry(b"")})
     (path / "state.pt").unlink()
     os.mkfifo(path / "state.pt")
-    assert checkpoint.examine(path).problem
+    assert checkpoint_folder.examine(path).problem
 
 
 @pytest.mark.parametrize("step", [-7, 7.5, True, "7", None, [], 1 << 200, 8])
 def test_a_step_that_is_none(tmp_path: Path, step: Any) -> None:
-    assert checkpoint.examine(made(tmp_path, step=step)).problem
+    assert checkpoint_folder.examine(made(tmp_path, step=step)).problem
 
 
 @pytest.mark.parametrize(
@@ -99,26 +99,26 @@ def test_a_step_that_is_none(tmp_path: Path, step: Any) -> None:
 def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     path = made(tmp_path)
     (path / "manifest.json").write_text(text)
-    assert checkpoint.examine(path).problem
+    assert checkpoint_folder.examine(path).problem
 
 
 @pytest.mark.parametrize(
     "one", [{}, [], None, 7, {"bytes": 7}, {"bytes": "7", "sha256": ""}, {"bytes": 7, "sha256": 7}]
 )
 def test_an_entry_that_is_none(tmp_path: Path, one: Any) -> None:
-    assert checkpoint.examine(made(tmp_path, {"state.pt": one})).problem
+    assert checkpoint_folder.examine(made(tmp_path, {"state.pt": one})).problem
 
 
 def test_a_manifest_larger_than_any_of_ours_is_not_read(tmp_path: Path) -> None:
     path = made(tmp_path)
     with (path / "manifest.json").open("r+b") as file:
         file.truncate(1 << 40)  # sparse: a terabyte that takes no room
-    assert "manifest.json" in checkpoint.examine(path).problem
+    assert "manifest.json" in checkpoint_folder.examine(path).problem
 
 
 @pytest.mark.parametrize("identity", [[], "gpt2", 7, None])
 def test_an_identity_that_is_none(tmp_path: Path, identity: Any) -> None:
-    assert checkpoint.examine(made(tmp_path, identity=identity)).problem
+    assert checkpoint_folder.examine(made(tmp_path, identity=identity)).problem
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "{outside}", ".", "", 7, None, ["step-00000007"]])
@@ -129,7 +129,7 @@ def test_a_best_that_leads_elsewhere(tmp_path: Path, name: Any) -> None:
     best = name.format(outside=outside) if isinstance(name, str) else name
     (tmp_path / "run" / "best.json").write_text(json.dumps({"checkpoint": best}))
     with pytest.raises(ConfigurationError):
-        checkpoint.locate(tmp_path / "run" / "best.json", lambda _text: None)
+        checkpoint_folder.locate(tmp_path / "run" / "best.json", lambda _text: None)
 
 
 class Harm:

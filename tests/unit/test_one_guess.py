@@ -14,7 +14,7 @@ ENOUGH = 36
 PYTORCH = (
     ("Worker processes load the micro-batches of a rank", r"data_?loader", "trainer/engine/dataloader.py"),
     ("The gradients of micro-batches accumulate to a step", r"accumulat|micro_?batch", "trainer/engine/loop.py"),
-    ("A checkpoint is written, synced, hashed and renamed", r"checkpoint", "trainer/data/checkpoint.py"),
+    ("A checkpoint is written, synced, hashed and renamed", r"checkpoint", "trainer/checkpoint_folder.py"),
     ("The learning rate warms up and decays", r"schedul|learning_rate", "trainer/engine/optimization/schedule.py"),
     ("Gradients are compressed before they are sent", r"compress|quantiz", "trainer/engine/sync/codec.py"),
     ("A node whose ranks make no progress is detected", r"hang|liveness", "contract/liveness.py"),

@@ -25,6 +25,7 @@ from contract.events import LineRedrawn, OutputProgress, StacksTaken
 from contract.liveness import is_frozen
 from contract.log_lines import rank_prefix
 from contract.rank_signs import RankSigns
+from trainer import checkpoint_folder
 from trainer.agent import at_start, processes, rank_status
 from trainer.agent.log_pipes import ERR, OUT, PIECE, RankPipes, ranks_of, through_pipes, write_torchrun
 from trainer.agent.options import AgentOptions
@@ -40,7 +41,6 @@ from trainer.agent.scratch_folder import ScratchFolder
 from trainer.agent.stacks import Stack, StackRequest
 from trainer.agent.warm_start import WarmStart
 from trainer.config import RankInfo
-from trainer.data import checkpoint
 from trainer.errors import ConfigurationError
 
 MAX_LINES = 400
@@ -327,7 +327,7 @@ def _checkpoint_to_resume(options: AgentOptions) -> str:
     node the recorded one is not there."""
     place, first = RankInfo.from_environ(os.environ), options.node_rank == 0
     try:
-        found = checkpoint.to_resume(
+        found = checkpoint_folder.to_resume(
             options.folder / "checkpoints",
             place.resume_from,
             place.attempt,

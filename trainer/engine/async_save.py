@@ -17,9 +17,9 @@ import torch
 
 from contract.checkpoint import CheckpointManifest
 from contract.events import CheckpointWritten
+from trainer import checkpoint_folder
 from trainer.agent import heartbeat
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Keep
+from trainer.checkpoint_folder import Keep
 from trainer.engine.checkpoints import rank_state
 from trainer.engine.checkpoints.resume import TrainState
 from trainer.engine.checkpoints.snapshot import Snapshot
@@ -106,7 +106,7 @@ class Checkpointer:
         run.writer.finish()
         if self._own is not None:
             # Of the same steps as there are checkpoints, whatever has decided which of those stay.
-            there = json.loads(run.group.broadcast_text(json.dumps(checkpoint.steps(self._root))))
+            there = json.loads(run.group.broadcast_text(json.dumps(checkpoint_folder.steps(self._root))))
             until = self._own_step
             run.writer.submit(lambda: rank_state.prune(run.options.run_dir, there, until))
             self._own = None
@@ -124,7 +124,7 @@ class Checkpointer:
         stopped_s = time.perf_counter() - one.began if one.aside else None
         manifest = self._manifest(one)
         scratch = self._run.writer.submit(
-            lambda: checkpoint.write(
+            lambda: checkpoint_folder.write(
                 self._root, manifest, lambda file: torch.save(state, file), self._run.workload.attachments
             )
         )
@@ -139,7 +139,7 @@ class Checkpointer:
 
     def _published(self, scratch: Path, one: Save, stopped_s: float | None) -> None:
         options, events = self._run.options, self._run.events
-        saved = checkpoint.publish(scratch)
+        saved = checkpoint_folder.publish(scratch)
         seconds = time.perf_counter() - one.began
         stood = seconds if stopped_s is None else stopped_s
         events.emit(
@@ -156,8 +156,8 @@ class Checkpointer:
             raise TrainerError(f"{saved.path} was written, but does not read back: {saved.problem}")
         self.notify(one.step, saved.path)
         if one.best:
-            checkpoint.mark_best(self._root, one.step)
-        checkpoint.prune(self._root, one.step, Keep(count=options.keep_checkpoints, hours=options.keep_hours))
+            checkpoint_folder.mark_best(self._root, one.step)
+        checkpoint_folder.prune(self._root, one.step, Keep(count=options.keep_checkpoints, hours=options.keep_hours))
         events.say(f"checkpoint {saved.path}" + (" (the best so far)" if one.best else ""))
 
     def _manifest(self, one: Save) -> CheckpointManifest:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from contract.events import Evaluated
 from trainer.agent import heartbeat
+from trainer.checkpoint_folder import Checkpoint
 from trainer.config import RankInfo, TrainOptions
-from trainer.data.checkpoint import Checkpoint
 from trainer.data.order import Indices, share
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.dataloader import validation_batches

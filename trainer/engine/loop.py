@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from contract.events import GroupJoined, RankStarted
+from trainer import checkpoint_folder
 from trainer.agent import heartbeat
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint
 from trainer.data.files import no_room
 from trainer.data.to_device import to_device
 from trainer.engine.async_save import Checkpointer
@@ -27,7 +27,6 @@ from trainer.engine.hardware.agreement import agree
 from trainer.engine.hardware.attention import attention_by
 from trainer.engine.hardware.compiling import is_of_the_compiler
 from trainer.engine.hardware.device import prepare_hardware, start_line
-from trainer.engine.hardware.reproducible import determinism_explained, seed_everything
 from trainer.engine.optimization.optimizer import fill_momentum
 from trainer.engine.optimization.schedule import dropout_seed, last_step, learning_rate
 from trainer.engine.process_group import expected_backend, join, leave
@@ -36,6 +35,7 @@ from trainer.engine.reporting.events import Events
 from trainer.engine.reporting.metrics import TrainingReporter
 from trainer.engine.reporting.profile import StepProfiler
 from trainer.engine.run import TrainingRun
+from trainer.engine.seeding import determinism_explained, seed_everything
 from trainer.engine.setup import TrainingSetup, begin
 from trainer.engine.start_positions import naming_awaited
 from trainer.engine.step_figures import StepFigures
@@ -61,7 +61,7 @@ def train(build: Build, options: TrainOptions, place: RankInfo) -> int:
     except Exception as failure:
         error = failure
         if no_room(failure) and not isinstance(failure, TrainerError):  # figures, pictures, TensorBoard's own thread
-            error = checkpoint.unwritten("what the run tells", options.run_dir / "checkpoints", failure)
+            error = checkpoint_folder.unwritten("what the run tells", options.run_dir / "checkpoints", failure)
         events.failed(error)
         if not isinstance(error, TrainerError):
             traceback.print_exception(error)
@@ -251,7 +251,7 @@ def _loop(setup: TrainingSetup | None) -> None:
         reporter.reached(step, early_stopping)
         evaluates = evaluator.enabled and step != evaluator.step
         if evaluates and evaluator.evaluate(step, loader.split.micro_batch) and place.rank == 0:
-            checkpoint.mark_best(options.run_dir / "checkpoints", step)
+            checkpoint_folder.mark_best(options.run_dir / "checkpoints", step)
     if profiler.ended_early:
         run.events.say(profiler.outcome)
     reporter.done(step)

@@ -22,9 +22,9 @@ from contract.checkpoint import (
     is_file_name,
 )
 from contract.events import CheckpointWritten, TrainingResumed
+from trainer import checkpoint_folder
+from trainer.checkpoint_folder import Checkpoint, Keep
 from trainer.config import RankInfo
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Checkpoint, Keep
 from trainer.engine.group import Group
 from trainer.engine.process_group import gathered
 from trainer.engine.reporting.events import Events
@@ -47,13 +47,13 @@ def register(path: Path, environ: Mapping[str, str], step: int | None, keep: int
     began = time.perf_counter()
     root = Path(place.run_dir) / "checkpoints"
     if step is None:
-        step = max(checkpoint.steps(root), default=0) + 1
+        step = max(checkpoint_folder.steps(root), default=0) + 1
     files = _files(path)
     entry = FOLDER if path.is_dir() else next(iter(files))
     manifest = CheckpointManifest(
         step=step, run_id=place.run_id, torch=torch.__version__, entry=entry, attempt=place.attempt
     )
-    saved = checkpoint.publish(checkpoint.write(root, manifest, None, files))
+    saved = checkpoint_folder.publish(checkpoint_folder.write(root, manifest, None, files))
     events = Events(place)
     seconds = round(time.perf_counter() - began, 4)
     events.emit(
@@ -69,7 +69,7 @@ def register(path: Path, environ: Mapping[str, str], step: int | None, keep: int
     if saved.problem:
         events.warn(f"checkpoint {saved.path} is damaged: {saved.problem}")
     else:
-        checkpoint.prune(root, step, Keep(count=keep))
+        checkpoint_folder.prune(root, step, Keep(count=keep))
 
 
 def newest(environ: Mapping[str, str]) -> Path | None:
@@ -85,7 +85,7 @@ def newest(environ: Mapping[str, str]) -> Path | None:
         found, refusal = None, None
         if group.place.rank == 0:
             try:
-                found = checkpoint.to_resume(root, place.resume_from, place.attempt, events.say)
+                found = checkpoint_folder.to_resume(root, place.resume_from, place.attempt, events.say)
             except ConfigurationError as error:
                 refusal = error
         own = {"refused": refusal is not None, "step": found.step if found else None}
@@ -129,7 +129,7 @@ def _everywhere(root: Path, found: Checkpoint | None, step: int, group: Group) -
     """The checkpoint of `step` on every node; `found`: rank 0's."""
     folder = root / folder_name(step)
     manifest = group.broadcast_text((folder / MANIFEST).read_text("utf-8") if found else "")
-    held = found or checkpoint.examine(folder)
+    held = found or checkpoint_folder.examine(folder)
     differs = bool(held.problem) or (folder / MANIFEST).read_text("utf-8") != manifest
     place = group.place
     # One rank of a node receives for all of it. Nodes may share a disk, or have a copy from the orchestrator.
@@ -137,7 +137,7 @@ def _everywhere(root: Path, found: Checkpoint | None, step: int, group: Group) -
     if any(missing):
         _send(root, folder, manifest, group, receives=differs and place.local_rank == 0)
         group.barrier()
-        held = checkpoint.examine(folder)
+        held = checkpoint_folder.examine(folder)
         if any(group.all_gather_scalar(float(bool(held.problem)))):
             raise ConfigurationError(
                 f"{folder} did not arrive on every node{f': {held.problem}' if held.problem else ''}"
@@ -166,4 +166,4 @@ def _send(root: Path, folder: Path, manifest: str, group: Group, *, receives: bo
     if receives:
         shutil.rmtree(folder, ignore_errors=True)  # it is damaged, or another run's of this step
         scratch.rename(folder)
-        checkpoint.prune(root, decode_manifest(manifest).step, Keep(count=1))
+        checkpoint_folder.prune(root, decode_manifest(manifest).step, Keep(count=1))

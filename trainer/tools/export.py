@@ -11,8 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from contract.checkpoint import STATE
+from trainer.checkpoint_folder import locate
 from trainer.config import RankInfo
-from trainer.data.checkpoint import locate
 from trainer.data.files import write_atomic
 from trainer.engine.checkpoints.state_file import read_state
 from trainer.errors import ConfigurationError, TrainerError

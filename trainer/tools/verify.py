@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from trainer.checkpoint_folder import survey
 from trainer.config import RankInfo
-from trainer.data.checkpoint import survey
 from trainer.errors import ConfigurationError
 
 

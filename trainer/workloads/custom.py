@@ -77,10 +77,10 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.data import checkpoint
+    from trainer import checkpoint_folder
     from trainer.engine.evaluate import evaluate_checkpoint
 
-    found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
+    found = checkpoint_folder.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     options = TrainOptions(data_dir=given.data_dir, batch_size=given.batch_size, amp=False)
     print(json.dumps(evaluate_checkpoint(_maker(given, given.data_dir), found, options, place).figures))
     return 0

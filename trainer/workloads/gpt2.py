@@ -154,10 +154,10 @@ def _train(given: argparse.Namespace, place: RankInfo) -> int:
 
 
 def _evaluate(given: argparse.Namespace, place: RankInfo) -> int:
-    from trainer.data import checkpoint
+    from trainer import checkpoint_folder
     from trainer.engine.evaluate import evaluate_checkpoint
 
-    found = checkpoint.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
+    found = checkpoint_folder.locate(given.checkpoint, lambda line: print(line, file=sys.stderr))
     shape = dict(found.manifest.identity)
     if shape["workload"] != Gpt2.name:
         raise ConfigurationError(f"{found.path}: a checkpoint of {shape['workload']}, not of {Gpt2.name}")

@@ -14,7 +14,7 @@ from trainer.options import add_options, option, out_of_range, values_given
 from trainer.workloads import Actions
 
 if TYPE_CHECKING:
-    from trainer.data.checkpoint import Checkpoint
+    from trainer.checkpoint_folder import Checkpoint
     from trainer.models.gpt2 import GPT2
 
 VOCABULARY = 16384
@@ -120,11 +120,11 @@ def _export(given: argparse.Namespace, _place: RankInfo) -> int:
 
 
 def _model_of(path: Path) -> tuple[Checkpoint, GPT2]:
-    from trainer.data import checkpoint
+    from trainer import checkpoint_folder
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.gpt2 import GPT2, Gpt2Shape
 
-    found = checkpoint.locate(path, print)
+    found = checkpoint_folder.locate(path, print)
     identity = found.manifest.identity
     if identity["workload"] != "gpt2":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of gpt2")

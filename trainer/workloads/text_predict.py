@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.data import checkpoint
+from trainer import checkpoint_folder
 from trainer.data.files import write_atomic
 from trainer.data.labelled_text import must_be_right, read_table
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
@@ -56,7 +56,7 @@ def predict(given: argparse.Namespace) -> int:
 
 
 def open_checkpoint(path: Path) -> Predictor:
-    found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
+    found = checkpoint_folder.locate(path, lambda line: print(line, file=sys.stderr))
     identity = found.manifest.identity
     if identity["workload"] != "text":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of text")

@@ -167,11 +167,11 @@ def _scored(kind: Kind, given: argparse.Namespace) -> Iterator[tuple[list[str], 
 
 def _load(kind: Kind, path: Path) -> tuple[nn.Module, int, dict[str, Any] | None]:
     """Return the model, the number of calls of a trace that it reads, and the manifest of its data."""
-    from trainer.data import checkpoint
+    from trainer import checkpoint_folder
     from trainer.engine.checkpoints.state_file import must_fit_in, read_state
     from trainer.models.traces import Calls, TraceModelShape
 
-    found = checkpoint.locate(path, lambda line: print(line, file=sys.stderr))
+    found = checkpoint_folder.locate(path, lambda line: print(line, file=sys.stderr))
     identity = dict(found.manifest.identity)
     if identity["workload"] != kind.name:
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of {kind.name}")

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer import checkpoint_folder
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint, image_store
+from trainer.data import image_store
 from trainer.data.augment import middle
 from trainer.data.images import Frame, open_image, pixels
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
@@ -43,7 +44,7 @@ class Trained:
 
 
 def load(path: Path, place: RankInfo) -> Trained:
-    found = checkpoint.locate(path, print)
+    found = checkpoint_folder.locate(path, print)
     identity = found.manifest.identity
     if identity["workload"] != "vision":
         raise ConfigurationError(f"{found.path}: a checkpoint of {identity['workload']}, not of vision")

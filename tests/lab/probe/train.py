@@ -27,11 +27,11 @@ from contract.events import (
     TrainingResumed,
     TrainingStopped,
 )
+from trainer import checkpoint_folder
 from trainer.agent import heartbeat, rank_status
 from trainer.agent.log_pipes import ERR, OUT, pipe
+from trainer.checkpoint_folder import Keep
 from trainer.config import RankInfo
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Keep
 from trainer.engine.reporting.events import Events
 
 STEP_S = 0.05
@@ -114,7 +114,7 @@ def train(place: RankInfo, last: int, every: int = 20) -> None:
     state, step, stop = _START, 0, False
     if place.rank == 0 and (entry := os.environ[environment.RESUME]):
         folder = Path(entry).parent
-        state, step = Path(entry).read_bytes()[: len(state)], checkpoint.examine(folder).step
+        state, step = Path(entry).read_bytes()[: len(state)], checkpoint_folder.examine(folder).step
         events.emit(TrainingResumed(step=step, checkpoint=str(folder)))
         events.say(f"resumed at step {step} from {folder}")
     step = int.from_bytes(group.broadcast(step.to_bytes(_NUMBER, "big")), "big")
@@ -139,9 +139,11 @@ def train(place: RankInfo, last: int, every: int = 20) -> None:
 
 def _save(root: Path, place: RankInfo, events: Events, state: bytes, step: int) -> None:
     manifest = CheckpointManifest(step=step, run_id=place.run_id, attempt=place.attempt)
-    saved = checkpoint.publish(checkpoint.write(root, manifest, lambda file: file.write(state * COPIES), {}))
+    saved = checkpoint_folder.publish(
+        checkpoint_folder.write(root, manifest, lambda file: file.write(state * COPIES), {})
+    )
     events.emit(CheckpointWritten(step=step, path=str(saved.path), verified=not saved.problem, sha256=saved.sha256))
-    checkpoint.prune(root, step, Keep())
+    checkpoint_folder.prune(root, step, Keep())
 
 
 def main() -> None:

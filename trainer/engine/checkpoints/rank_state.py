@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.data.checkpoint import unwritten
+from trainer.checkpoint_folder import unwritten
 from trainer.data.files import sync_folder
 from trainer.engine.checkpoints.state_file import must_fit_in, read_saved
 from trainer.engine.group import Group

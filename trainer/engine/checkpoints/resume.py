@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainer import checkpoint_folder
+from trainer.checkpoint_folder import Checkpoint
 from trainer.config import RankInfo, TrainOptions
-from trainer.data import checkpoint
-from trainer.data.checkpoint import Checkpoint
 from trainer.engine.checkpoints.state_file import must_fit_in, read_state
 from trainer.engine.early_stopping import EarlyStopping
 from trainer.engine.group import Group
@@ -116,7 +116,7 @@ def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | Non
     """The checkpoint that `--resume` means, None for a new beginning."""
     root = options.run_dir / "checkpoints"
     if options.resume == "auto":
-        return checkpoint.to_resume(root, place.resume_from, place.attempt, say)
+        return checkpoint_folder.to_resume(root, place.resume_from, place.attempt, say)
     own = _own_progress(root, place)
     if own:
         # The same container started again by Docker, with the same command line: its own progress goes first,
@@ -124,14 +124,14 @@ def choose(options: TrainOptions, place: RankInfo, say: Say) -> Checkpoint | Non
         say(f"this run has already come to step {own.step}: continuing from there, not by --resume {options.resume}")
         return own
     if options.resume == "never":
-        aside = checkpoint.set_aside([found.path for found in checkpoint.survey(root)])
+        aside = checkpoint_folder.set_aside([found.path for found in checkpoint_folder.survey(root)])
         if aside:
             say(f"starting from scratch: earlier checkpoints are now in {aside}")
         return None
-    chosen = checkpoint.locate(Path(options.resume), say)
+    chosen = checkpoint_folder.locate(Path(options.resume), say)
     # What is newer would win at the next start, and it is not what the user asked for.
-    later = [found.path for found in checkpoint.survey(root) if found.step > chosen.step]
-    aside = checkpoint.set_aside(later)
+    later = [found.path for found in checkpoint_folder.survey(root) if found.step > chosen.step]
+    aside = checkpoint_folder.set_aside(later)
     if aside:
         say(f"going back to step {chosen.step}: later checkpoints are now in {aside}")
     return chosen
@@ -154,7 +154,7 @@ def must_fit(chosen: Checkpoint, identity: Mapping[str, str | int]) -> None:
 def _own_progress(root: Path, place: RankInfo) -> Checkpoint | None:
     if not place.run_id:
         return None
-    own = [c for c in checkpoint.survey(root) if not c.problem and c.manifest.run_id == place.run_id]
+    own = [c for c in checkpoint_folder.survey(root) if not c.problem and c.manifest.run_id == place.run_id]
     if place.resume_from:  # in a job each life is an attempt
         own = [c for c in own if c.manifest.attempt == place.attempt]
     return own[0] if own else None

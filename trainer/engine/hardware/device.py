@@ -15,7 +15,7 @@ from trainer.config import RankInfo, TrainOptions
 from trainer.engine.hardware.onednn import prove
 from trainer.engine.hardware.peaks import peak_flops
 from trainer.engine.hardware.precision import choose_dtype
-from trainer.engine.hardware.reproducible import be_deterministic
+from trainer.engine.seeding import be_deterministic
 from trainer.errors import ConfigurationError
 from trainer.limits import usable_threads
 
