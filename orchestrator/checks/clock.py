@@ -22,9 +22,8 @@ def clock_skew(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     for facts in fleet:
         off = facts.clock_offset_s
         if abs(off) > CLOCK_WARN_S:
-            yield Finding.of(
-                "clock.skew", facts.name, case="far" if abs(off) > CLOCK_ERROR_S else "near", off=_off(off)
-            )
+            case = "far" if abs(off) > CLOCK_ERROR_S else "near"
+            yield Finding.of("clock.skew", facts.name, case=case, off=_off(off))
 
 
 def clock_unsynchronized(node: Examined) -> Iterator[Finding]:

@@ -100,10 +100,9 @@ def port_taken(node: Examined) -> Iterator[Finding]:
 def disk_room(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:
     """No room for checkpoints."""
     for facts in fleet:
-        if facts.disk_free_mib is not None and facts.disk_free_mib < DISK_NEEDED_MIB:
-            yield Finding.of(
-                "disk.full", facts.name, disk_free_mib=facts.disk_free_mib, DISK_NEEDED_MIB=DISK_NEEDED_MIB
-            )
+        free = facts.disk_free_mib
+        if free is not None and free < DISK_NEEDED_MIB:
+            yield Finding.of("disk.full", facts.name, disk_free_mib=free, DISK_NEEDED_MIB=DISK_NEEDED_MIB)
 
 
 def memory_limit(fleet: Sequence[NodeFacts]) -> Iterator[Finding]:

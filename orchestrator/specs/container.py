@@ -10,8 +10,7 @@ MIB = 1024 * 1024
 SHUTDOWN_TIMEOUT_S = 60
 """Seconds that torchrun gives ranks for their last checkpoint after SIGTERM (its default: 30)."""
 STOP_TIMEOUT_S = SHUTDOWN_TIMEOUT_S + 15
-"""Seconds after which what still runs is killed: longer than the above, else Docker kills a rank while it writes its
-checkpoint."""
+"""Seconds after which what still runs is killed. Longer, else a rank is killed while it writes its checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
