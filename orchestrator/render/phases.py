@@ -59,9 +59,9 @@ class Phases:
             for position in (rank.position for rank in part.ranks.values()):
                 # Of a program that reports nothing itself, torch's optimizer steps and collectives are counted.
                 if position and position.steps_per_s is not None and position.step:
+                    if position.collectives_per_step:  # all make it; a rank may have ended before it reports a position
+                        yield from ((one, phase) for one in self.training for phase in (MASTER, JOINED, STEP))
                     yield from ((name, phase) for phase in (MASTER, STEP))
-                    if position.collectives_per_step:
-                        yield name, JOINED
 
     def leave_out(self, state: RunState) -> list[str]:
         """The nodes of which all ranks are idle since the last call."""

@@ -166,7 +166,11 @@ def test_a_recipe_trains_on_nodes_and_its_result_is_loaded(
     ) as run:  # fmt: skip
         if WITH_KILL:
             kill_a_rank_after(tmp_path, trial.checkpoint, run)
-        out = run.communicate()[0]
+        try:
+            out = run.communicate(timeout=500 if WITH_KILL else 200)[0]
+        except subprocess.TimeoutExpired as late:
+            run.kill()
+            pytest.fail(f"the run does not end: {(late.output or b'').decode()}")
     assert run.returncode == 0, out
     assert not WITH_KILL or ("restarted" in out and "resumed" in out), out
     orch(environment, "pull", name, "out", "--to", str(tmp_path))

@@ -1,8 +1,8 @@
 """Status of a rank, written every second by a thread of its process: its work, its collectives, its current line.
 
-No line of the user's code is needed, and nothing of torch is replaced: torch records collectives by itself, and a hook
-of torch counts optimizer steps. Whatever fails here ends the status, never the rank. A start of Python that finds no
-torch starts no thread. Standard library alone: `at_start` loads it before the user's program.
+No line of the user's code is needed: torch records collectives by itself, and a hook of torch counts optimizer steps.
+One function of torch is replaced (`gloo_threads`). Whatever fails here ends the status, never the rank. A start of
+Python that finds no torch starts no thread. Standard library alone: `at_start` loads it before the user's program.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Protocol
+
+from trainer.agent import gloo_threads
 
 FOLDER = "ORCH_BEATS"
 """Environment variable with the path of the folder; in memory, as a slow disk must not look like a slow rank."""
@@ -67,6 +69,8 @@ def begin(environ: Mapping[str, str], activity: Activity | None = None) -> None:
         if optimizer := sys.modules.get(OPTIMIZER):
             counter.count(optimizer)
         RankStatus(Path(environ[FOLDER]), counter, activity).start()
+        if distributed := sys.modules.get(DISTRIBUTED):
+            gloo_threads.make_destroy_wait(distributed)
     except (OSError, RuntimeError) as error:  # no space, descriptor or thread is left
         _complain(Path(environ[FOLDER]), error)
 
@@ -106,8 +110,12 @@ class _AfterTorch:
         self._folder, self._counter = folder, _Counter()
         self._actions: dict[str, Callable[[ModuleType], None]] = {
             OPTIMIZER: self._counter.count,
-            DISTRIBUTED: lambda _module: RankStatus(self._folder, self._counter).start(),
+            DISTRIBUTED: self._start_status,
         }
+
+    def _start_status(self, distributed: ModuleType) -> None:
+        RankStatus(self._folder, self._counter).start()
+        gloo_threads.make_destroy_wait(distributed)
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
         if name not in self._actions:
