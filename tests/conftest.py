@@ -70,6 +70,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     `orch setup` in a lab of its own is one, need the image that the first lab builds, and come after them instead of
     waiting for it: no worker computes while two labs are set up otherwise."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300))  # it counts as hanging later: beside two labs some take threefold
     items.sort(
         key=lambda item: (
             not item.get_closest_marker("lab") or group_of(item.nodeid) == CONTAINERS,

@@ -76,6 +76,7 @@ def test_torchrun_starts_it_too(folder: Path) -> None:
     assert "[rank0]: the user's: contract.py trainer.py wire.py main" in done.stdout
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize("folder", ["package"], indirect=True)
 def test_a_workload_is_ours_whatever_lies_in_its_folder(folder: Path) -> None:

@@ -25,6 +25,7 @@ PIPE_BYTES = 4096
 """Size of the pipe of a process: it cannot come to its end before the process that kills it has looked."""
 
 
+@pytest.mark.slow
 def test_killed_five_times_it_is_the_undisturbed_run(
     train: Call, train_command: Callable[[Path], list[str]], child_environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ class Part(NamedTuple):
 parts = st.builds(Part, st.integers(1, 5), st.integers(1, 9), st.integers(1, 3), st.integers(0, 12), st.integers(0, 8))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(kind=st.sampled_from(sorted(ORDERS)), samples=st.integers(1, 300), run=st.lists(parts, min_size=1, max_size=8))
 def test_each_sample_comes_once_in_each_epoch(kind: str, samples: int, run: list[Part]) -> None:

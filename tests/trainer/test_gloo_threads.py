@@ -35,6 +35,7 @@ print("ended")
 """Program of 200 process groups. Without the wait, torch 2.13 hung at the 7th, 15th, 16th, 24th, 29th or 114th."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["cold", "warm"])
 def test_a_group_ends_before_its_model(tmp_path: Path, start: str) -> None:
     paths = (str(AT_START), str(ROOT)) if start == "cold" else (str(ROOT),)

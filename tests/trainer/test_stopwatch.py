@@ -55,6 +55,7 @@ def stepped() -> Iterator[Callable[[], float]]:
     hook.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("warmup", "steps"), [(2, 10), (10, 30)])
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_window_of_n_steps_holds_n(

@@ -71,6 +71,7 @@ def test_lengths_are_printed_by_prepare_and_on_their_own(call, folder: Path, tmp
     assert "advice: --max-length " in again.out
 
 
+@pytest.mark.slow
 def test_training_evaluates_each_head_each_epoch_and_stops_in_order(fit, tmp_path: Path) -> None:
     run = fit(tmp_path, "--epochs", "12", "--batch-size", "16", "--lr", "1e-3", "--early-stopping", "none")
     assert run.code == 0, run.err

@@ -65,6 +65,7 @@ def run(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workload", "auroc"), [("traces-lstm", 0.8), ("traces-gnn", 0.63)])
 def test_anomalies_of_real_traces_are_learned(
     workload: str, auroc: float, recorded: Path, run: Call, tmp_path: Path
