@@ -34,16 +34,18 @@ class Attack:
     """Answers to them, without what is drawn at random."""
 
 
-def attack(address: str, port: int, *, rate: float, seconds: float) -> Attack:
-    """`rate` connections a second, the kinds in turn."""
-    return asyncio.run(_attack(address, port, rate, seconds))
+def attack(
+    address: str, port: int, *, rate: float, seconds: float, goes_on: Callable[[], bool] = lambda: False
+) -> Attack:
+    """`rate` connections a second, the kinds in turn, for this time and as long as `goes_on`."""
+    return asyncio.run(_attack(address, port, rate, seconds, goes_on))
 
 
-async def _attack(address: str, port: int, rate: float, seconds: float) -> Attack:
+async def _attack(address: str, port: int, rate: float, seconds: float, goes_on: Callable[[], bool]) -> Attack:
     begun, became, answers = Counter[str](), Counter[str](), set[bytes]()
     kinds = list(KINDS.items())
     began, number, running = time.monotonic(), 0, set[asyncio.Task[None]]()
-    while (now := time.monotonic() - began) < seconds:
+    while (now := time.monotonic() - began) < seconds or goes_on():
         while number <= now * rate:
             kind, act = kinds[number % len(kinds)]
             begun[kind] += 1

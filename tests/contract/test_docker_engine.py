@@ -156,13 +156,13 @@ def test_a_silent_container_is_followed_beyond_the_clients_timeout(
         return docker_client_over(ssh_node._transport, timeout_s=3)
 
     engine = DockerEngine("alpha", connect, explain=lambda: "")
-    container = engine.create(spec("echo one; sleep 4; echo two; sleep 4; exit 3"))
+    container = docker_engine.create(spec("echo one; sleep 4; echo two; sleep 4; exit 3"))
     try:
-        engine.start(container)
+        docker_engine.start(container)
         assert [line.text for line in engine.logs(container, follow=True)] == ["one", "two"]
         assert engine.wait(container).exit_code == 3
     finally:
-        engine.remove(container)
+        docker_engine.remove(container)
         engine.close()
 
 

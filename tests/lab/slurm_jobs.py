@@ -99,7 +99,7 @@ class Run:
         return bool(self.read(f"ended.{self.job}.{life}"))
 
     def wait_for_steps(self, life: int = 0) -> None:
-        until(lambda: self.events("step", life) or self.has_ended(life), "the first step", 90)
+        until(lambda: self.events("step", life) or self.has_ended(life), "the first step", 240)
         assert self.events("step", life), self.report()
 
     def report(self) -> str:

@@ -148,7 +148,7 @@ def orch(variables: Mapping[str, str], *words: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600 if WITH_KILL else 240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_recipe_trains_on_nodes_and_its_result_is_loaded(
     name: str, environment: Mapping[str, str], tmp_path: Path
@@ -167,7 +167,7 @@ def test_a_recipe_trains_on_nodes_and_its_result_is_loaded(
         if WITH_KILL:
             kill_a_rank_after(tmp_path, trial.checkpoint, run)
         try:
-            out = run.communicate(timeout=500 if WITH_KILL else 200)[0]
+            out = run.communicate(timeout=500)[0]
         except subprocess.TimeoutExpired as late:
             run.kill()
             pytest.fail(f"the run does not end: {(late.output or b'').decode()}")

@@ -36,7 +36,7 @@ from trainer.engine.weights import check_weights_match, share_weights
 STREAMING = TrainOptions(sync_every=4, sync_fragments=2, sync_delay=1, sync_warmup=2)
 WAYS = {"fp32": TrainOptions(), "int4+8": TrainOptions(), "powersgd": TrainOptions(), "diloco": STREAMING}
 STEPS = 8
-STUCK_S = 60.0
+STUCK_S = 200.0
 
 
 @dataclass(frozen=True, kw_only=True)

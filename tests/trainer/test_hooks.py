@@ -92,7 +92,7 @@ def test_batches_follow_the_speed_of_the_ranks(
     forked: Callable[..., Any], tmp_path: Path, sync: str, tolerance: float
 ) -> None:
     """The weights are those of a process alone with the whole step: the same samples, each of the same weight."""
-    words = (str(tmp_path), sync, "2", "0.001", "0.004")
+    words = (str(tmp_path), sync, "2", "0.005", "0.02")
     result = forked(2, *words, module="tests.trainer.shared_ranks").result()
     assert result.code == 0, result.out + result.err
     found = json.loads(next(line for line in result.out.splitlines() if line.startswith("{")))
@@ -100,7 +100,7 @@ def test_batches_follow_the_speed_of_the_ranks(
     assert fast[0] == slow[0] == BATCH
     assert fast[-1] > BATCH > slow[-1] >= 1
     assert {sum(step) for step in zip(fast, slow, strict=True)} == {2 * BATCH}
-    (event,) = result.events("rebalanced")
+    *_, event = result.events("rebalanced")
     assert list(event["shares"].values()) == [fast[-1], slow[-1]]
     alone = SharedBatches(SAMPLES, 2 * BATCH, (0, 1), seed=3)
     _, weights = train(Slow(0.0), DataLoader(data(), batch_sampler=alone))

@@ -58,7 +58,7 @@ def train():
     for _ in range(40):
         dist.all_reduce(model.weight.detach().clone())
         optimizer.step()
-    while status()["looked_at"] != 30:
+    while (now := status())["looked_at"] != 30 or now["optimizer_steps"] != 40 or now["groups"].get("0") != [40, 40]:
         time.sleep(0.05)
 train()
 print(json.dumps(status()))

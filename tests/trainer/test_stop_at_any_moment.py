@@ -20,7 +20,7 @@ from tests.trainer.test_agent import free_port
 from trainer import checkpoint_folder
 from trainer.agent.processes import descendants
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LIVES = 10
 LAST = 100_000

@@ -248,6 +248,19 @@ def test_an_agent_answers_for_the_processes_below_it_alone(
     line.close()
 
 
+def test_what_comes_with_the_next_line_is_not_lost() -> None:
+    """A question, or the end of a run, may be sent right after the welcome."""
+    here, there = socket.socketpair()
+    line = AgentConnection(here)
+    there.sendall(b"welcome\nquestion\nhal")
+    assert line.next(time.monotonic() + 5) == b"welcome"
+    assert line.receive(5) == [b"question"]
+    there.sendall(b"f\n")
+    assert line.receive(5) == [b"half"]
+    line.close()
+    there.close()
+
+
 def _ports_of(pid: int) -> set[int]:
     """Local ports of a process's connections."""
     from trainer.agent.connections import connections, inodes

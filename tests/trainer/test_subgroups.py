@@ -57,12 +57,9 @@ def waits_for_ever(recorders: list[Recorder]) -> list[str]:
         f"{ranks} waits for rank {other.rank}"
         for ranks in sorted(groups)
         for other in recorders
-        if (other.bound or other.rank in ranks) and other.entered.count(ranks) < _most(recorders, ranks)
+        if other.bound or other.rank in ranks
+        if other.entered.count(ranks) < max(one.entered.count(ranks) for one in recorders)
     ]
-
-
-def _most(recorders: list[Recorder], ranks: Ranks) -> int:
-    return max(one.entered.count(ranks) for one in recorders)
 
 
 def test_who_is_left_out_need_not_help_to_make_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,9 +65,8 @@ def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path:
     assert two.code == 0, two.err
     changes = [event["shares"] for event in two.events("rebalanced") if event["rank"] == 0]
     assert changes, "shares never changed"
-    first, last = list(changes[0].values()), list(changes[-1].values())
-    assert first[1] < 8
-    assert last[1] <= first[1]
+    last = list(changes[-1].values())  # the first one may be a moment's, before it is slower
+    assert last[1] < 8
     assert sum(last) == 16
     assert "shares of a step follow the nodes' speed" in two.out
     assert two.losses() == pytest.approx(observe(tmp_path / "one", **options).losses(), rel=1e-6)
@@ -75,13 +74,13 @@ def test_a_node_that_slows_down_gets_a_smaller_share(observe: Observe, tmp_path:
 
 def test_a_slow_rank_with_a_fixed_share_is_reported(observe: Observe, tmp_path: Path) -> None:
     options = {**BY_SPEED, "shares": "equal", "global_batch_size": 8, "batch_size": 8, "max_steps": 6}
-    two = observe(tmp_path, 2, {"sample_s": (0.002, 0.012)}, **options)
+    two = observe(tmp_path, 2, {"sample_s": (0.01, 0.06)}, **options)
     assert two.code == 0, two.err
     steps = two.events("step")
     assert "compute_s" not in steps[0]  # the first steps compile and allocate
     (fast, slow) = steps[-1]["compute_s"].values()
-    assert 4 * 0.002 < fast < slow
-    assert slow > 4 * 0.012
+    assert 4 * 0.01 < fast < slow
+    assert slow > 4 * 0.06
     assert slow > 1.5 * fast
 
 

@@ -25,7 +25,7 @@ from trainer.engine import loop, setup
 from trainer.engine.sync_plan import SyncPlan
 
 DEADLINE_S = 10
-ENDS_S = 30.0
+ENDS_S = 120.0
 """Longer than any of these ranks may take to end, and shorter than a collective waits in `signalled`."""
 
 

@@ -42,7 +42,9 @@ class Scene:
         """Run the screen while `act` uses it."""
 
         async def play() -> MonitorApp:
-            app = MonitorApp(self.feed, interval_s=2.0, login=_no_shell, clock=lambda: self.now)  # no shell
+            app = MonitorApp(
+                self.feed, interval_s=2.0, login=lambda *who: ("true", *map(str, who)), clock=lambda: self.now
+            )
             async with app.run_test(size=size) as pilot:
                 await pilot.pause()
                 await act(app, pilot)
@@ -70,10 +72,6 @@ class _Still:
 @contextmanager
 def _nothing_happens() -> Iterator[FleetWatch]:
     yield cast(FleetWatch, _Still())
-
-
-def _no_shell(node: str, container: bool) -> tuple[str, ...]:
-    return ("true", node, str(container))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from contract.liveness import LivenessLimits
 from contract.rank_signs import RankSigns
@@ -287,12 +288,10 @@ class CoordinatorClient:
         if isinstance(order, StartRanks) and order.port and starts_torchrun(self._options.command):
             if self._owner:
                 self._owner.close()
-            self._owner = ConnectionOwner(self._for_questions, (self._options.address,))
+            connect = partial(_greeted, self._options, self._token, OWNERS)
+            self._owner = ConnectionOwner(connect, (self._options.address,))
         if not isinstance(order, Ping):
             yield order
-
-    def _for_questions(self) -> AgentConnection:
-        return _greeted(self._options, self._token, OWNERS)
 
     def _connect(self) -> None:
         now = time.monotonic()

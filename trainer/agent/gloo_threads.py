@@ -1,12 +1,14 @@
-"""gloo's threads at the end of a process group: `destroy_process_group` returns when they are idle.
+"""gloo's threads at the end of a process group and of Python, which wait until they are idle.
 
 A thread of gloo needs the interpreter to free the tensors of a completed collective. Where the model in
 DistributedDataParallel outlives the group, as in a `main()` that ends with `destroy_process_group()`, torch holds the
-interpreter while it joins the threads, and may wait for ever (pytorch/pytorch#56297). Standard library alone.
+interpreter while it joins the threads, and may wait for ever (pytorch/pytorch#56297). A thread that needs Python after
+its end aborts the process (pytorch/pytorch#179291). Standard library alone.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import time
@@ -27,19 +29,21 @@ def make_destroy_wait(distributed: ModuleType) -> None:
 
     for module in (distributed, sys.modules["torch.distributed"]):
         vars(module)["destroy_process_group"] = destroy_process_group
+    atexit.register(wait_until_idle)
 
 
-def wait_until_idle(longest_ms: int = 1000) -> None:
-    """Let other threads have the interpreter until no thread of gloo runs."""
-    for _ in range(longest_ms):
-        time.sleep(0.001)  # a thread that waits for the interpreter sleeps: from here on it runs
-        if not _one_runs():
-            return
+def wait_until_idle(longest_s: float = 1.0) -> None:
+    """Let other threads have the interpreter until no thread of gloo runs, at three looks in a row."""
+    until, idle = time.monotonic() + longest_s, 0
+    while idle < 3 and time.monotonic() < until:
+        time.sleep(0.001)  # one that waits for the interpreter, or for another thread, wakes meanwhile
+        idle = 0 if _one_runs() else idle + 1
 
 
 def _one_runs() -> bool:
-    for path in Path("/proc/self/task").glob("*/stat"):
-        with suppress(OSError):  # it has ended
-            if "(pt_gloo_runloop) R " in path.read_text("utf-8", "replace"):
-                return True
+    with suppress(OSError):  # no descriptor is left
+        for path in Path("/proc/self/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                if path.read_text("utf-8", "replace").partition("(pt_gloo_runloop) ")[2][:1] in ("R", "D"):
+                    return True
     return False

@@ -68,9 +68,9 @@ def begin(environ: Mapping[str, str], activity: Activity | None = None) -> None:
     try:
         if optimizer := sys.modules.get(OPTIMIZER):
             counter.count(optimizer)
-        RankStatus(Path(environ[FOLDER]), counter, activity).start()
         if distributed := sys.modules.get(DISTRIBUTED):
             gloo_threads.make_destroy_wait(distributed)
+        RankStatus(Path(environ[FOLDER]), counter, activity).start()
     except (OSError, RuntimeError) as error:  # no space, descriptor or thread is left
         _complain(Path(environ[FOLDER]), error)
 
@@ -114,8 +114,8 @@ class _AfterTorch:
         }
 
     def _start_status(self, distributed: ModuleType) -> None:
-        RankStatus(self._folder, self._counter).start()
         gloo_threads.make_destroy_wait(distributed)
+        RankStatus(self._folder, self._counter).start()
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
         if name not in self._actions:

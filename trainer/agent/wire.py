@@ -29,6 +29,7 @@ class AgentConnection:
         self.longest = longest
         self.received_at = time.monotonic()
         self._rest = b""
+        self._ahead: list[bytes] = []  # lines that came with the one that `next` returned
         self._lines, self._window = 0, self.received_at
 
     def fileno(self) -> int:
@@ -46,6 +47,9 @@ class AgentConnection:
 
     def receive(self, timeout_s: float) -> list[bytes]:
         """Return the lines received within this time. ConnectionError: the connection has ended, or broke a limit."""
+        if self._ahead:
+            lines, self._ahead = self._ahead, []
+            return lines
         try:
             self._socket.settimeout(timeout_s)
             piece = self._socket.recv(self.LONGEST)
@@ -65,9 +69,10 @@ class AgentConnection:
         return lines
 
     def next(self, deadline: float) -> bytes:
-        """Return the next line of a peer that sends only one. OSError: none was received before this monotonic time."""
+        """Return the next line, as soon as it is complete. OSError: none was received before this monotonic time."""
         while (left := deadline - time.monotonic()) > 0:
             if lines := self.receive(left):
+                self._ahead = lines[1:]
                 return lines[0]
         raise TimeoutError("no answer")
 

@@ -114,16 +114,13 @@ def _conditions(run: TrainingRun) -> str:
     device = hardware.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu, {hardware.threads} threads"
     own = hashlib.sha256(f"{run.place.label}: {name}".encode()).hexdigest()[:16]
+    neutral = SPEED_NEUTRAL | SPEED_NEUTRAL_FLAGS
     about = [
         run.group.all_gather_text(own), run.group.backend, dict(run.workload.identity), run.per_step,
         hardware.precision, torch.__version__,
-        {key: value for key, value in options.items() if key == "sync" or not _is_neutral(key)},
+        {key: value for key, value in options.items() if key == "sync" or f"--{key.replace('_', '-')}" not in neutral},
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _is_neutral(option: str) -> bool:
-    return f"--{option.replace('_', '-')}" in SPEED_NEUTRAL | SPEED_NEUTRAL_FLAGS
 
 
 def _file(place: RankInfo, conditions: str, environ: Mapping[str, str]) -> Path | None:
