@@ -63,7 +63,8 @@ def measure(own: Own, work: Work, options: TrainOptions, group: Group) -> Measur
     rates = links(group)
     where = group.nodes or tuple(range(group.place.world_size))
     upload, download = rates_of_nodes(rates, where)
-    hosts, inside = _hosts(where), _inside(rates, where)
+    hosts = [where.index(node) if where.count(node) > 1 else -1 for node in where]  # first rank there; -1: the only one
+    inside = _inside(rates, where)
     parameters = [parameter for parameter in work.model.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in parameters)
     efficiency = _efficiency(min(*upload, *download), group)
@@ -153,11 +154,6 @@ def _inside(rates: Tensor, nodes: Sequence[int]) -> list[float]:
     local = torch.tensor([[a == b for b in nodes] for a in nodes])
     among = rates * local
     return torch.minimum(among.amax(1), among.amax(0)).tolist()
-
-
-def _hosts(nodes: Sequence[int]) -> list[int]:
-    """First rank of each rank's node; -1 where a node has no other rank."""
-    return [nodes.index(node) if nodes.count(node) > 1 else -1 for node in nodes]
 
 
 def _efficiency(link: float, group: Group) -> dict[Pattern, float]:

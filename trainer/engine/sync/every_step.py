@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Event, Lock
 from typing import Protocol
 
@@ -58,7 +59,7 @@ class EveryStep(Sync):
         groups = group.clones(min(STREAMS, len(self._buckets)))
         self._streams = [Stream(self._buckets[0].device) for _ in groups]
         self._means = [
-            mean_of(bucket, replace(groups[number % len(groups)], turn=lambda number=number: self._turns.take(number)))
+            mean_of(bucket, replace(groups[number % len(groups)], turn=partial(self._take_turn, number)))
             for number, bucket in enumerate(self._buckets)
         ]
         self._turns = Turns([mean.collectives for mean in self._means], len(groups))
@@ -165,6 +166,9 @@ class EveryStep(Sync):
                 read.set()
 
         self._sent.append(self._streams[number % len(self._streams)].submit(average))
+
+    def _take_turn(self, number: int) -> AbstractContextManager[None]:
+        return self._turns.take(number)
 
 
 def part_of(saved: RankState, prefix: str) -> RankState:
