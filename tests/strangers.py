@@ -35,17 +35,17 @@ class Attack:
 
 
 def attack(
-    address: str, port: int, *, rate: float, seconds: float, goes_on: Callable[[], bool] = lambda: False
+    address: str, port: int, *, rate: float, seconds: float, also_while: Callable[[], bool] = lambda: False
 ) -> Attack:
-    """`rate` connections a second, the kinds in turn, for this time and as long as `goes_on`."""
-    return asyncio.run(_attack(address, port, rate, seconds, goes_on))
+    """`rate` connections a second, the kinds in turn, for this time and as long as `also_while`."""
+    return asyncio.run(_attack(address, port, rate, seconds, also_while))
 
 
-async def _attack(address: str, port: int, rate: float, seconds: float, goes_on: Callable[[], bool]) -> Attack:
+async def _attack(address: str, port: int, rate: float, seconds: float, also_while: Callable[[], bool]) -> Attack:
     begun, became, answers = Counter[str](), Counter[str](), set[bytes]()
     kinds = list(KINDS.items())
     began, number, running = time.monotonic(), 0, set[asyncio.Task[None]]()
-    while (now := time.monotonic() - began) < seconds or goes_on():
+    while (now := time.monotonic() - began) < seconds or also_while():
         while number <= now * rate:
             kind, act = kinds[number % len(kinds)]
             begun[kind] += 1

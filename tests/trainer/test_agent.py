@@ -485,7 +485,7 @@ def test_a_run_under_attack_continues_and_takes_its_nodes_back(lan: Lan) -> None
     lan.start()
     lan.until_generation(1)
     attacks, over = list[Attack](), threading.Event()
-    words = {"rate": 100, "seconds": 5, "goes_on": lambda: not over.is_set()}
+    words = {"rate": 100, "seconds": 5, "also_while": lambda: not over.is_set()}
     attacker = threading.Thread(target=lambda: attacks.append(attack("127.0.0.1", lan.port, **words)), daemon=True)
     attacker.start()
     lan.until(lambda: any("is not a node of this run" in line for line in list(lan.nodes[0].lines)))
