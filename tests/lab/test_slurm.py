@@ -90,7 +90,7 @@ def test_a_job_that_is_queued_again_continues_at_the_step(cluster: Orch, figure:
     (last,) = run.events("stopped", 2)
     assert run.checkpoints()[-1] == last["step"], run.report()
     assert run.state() == "stopped"
-    until(idle, "free nodes", 120)
+    until(idle, "free nodes", 30)
     figure(f"orch stop on Slurm: {stopped.seconds:.0f} s")
 
 
@@ -102,7 +102,7 @@ def test_no_container_outlives_its_job(cluster: Orch, figure: Figure) -> None:
     run.wait_for_steps()
     assert sorted(containers()) == sorted(NODES)
     KILLS["killed docker CLI"](run)
-    seconds = until(idle, "free nodes", 120)
+    seconds = until(idle, "free nodes", 40)
     assert not containers()
     assert run.checkpoints(), run.report()
     figure(f"killed docker CLIs: containers gone and nodes free after {seconds:.1f} s")
